@@ -1,0 +1,108 @@
+"""A job on a GPU host, as commands: launch, poll, kill. Pure builders and parsers; shell.py runs them."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3.contract.job import JobState
+from eagle3.contract.run_dir import RunDir, WorkDir
+from eagle3.gpu_host.shell import Command
+
+
+@dataclass(frozen=True)
+class RemoteJob:
+    """Where a job lies. Serialisable: a trigger carries it. The id never depends on the try number."""
+
+    ssh_conn_id: str
+    work_dir: str
+    host_python: str
+    code_sha: str
+    run_id: str
+    job_id: str
+    step: str
+
+    def to_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+    @property
+    def job_dir(self) -> Path:
+        return WorkDir(Path(self.work_dir)).job_dir(self.job_id)
+
+    @property
+    def run_dir(self) -> RunDir:
+        return WorkDir(Path(self.work_dir)).run_dir(self.run_id)
+
+    @property
+    def code_dir(self) -> Path:
+        return WorkDir(Path(self.work_dir)).code_dir(self.code_sha)
+
+    def _supervisor(self, verb: str, path: Path, *options: str, stdin: bytes = b"") -> Command:
+        script = self.code_dir / "eagle3" / "remote" / "supervisor.py"
+        return Command([self.host_python, str(script), verb, str(path), *options], stdin)
+
+    def launch_command(self, clear_number: int, max_runtime_seconds: float, needs_gpus: bool) -> Command:
+        job: dict[str, Any] = {
+            "job_id": self.job_id,
+            "argv": [self.host_python, "-m", "eagle3.remote", self.step, "--run-dir", str(self.run_dir.root)],
+            "env": {"PYTHONPATH": str(self.code_dir)},
+            "clear_number": clear_number,
+            "max_runtime_seconds": max_runtime_seconds,
+        }
+        if needs_gpus:
+            job["gpu_lock"] = str(self.run_dir.work_dir.gpu_lock_path)
+        return self._supervisor("launch", self.job_dir, stdin=json.dumps(job).encode())
+
+    def relaunch_command(self) -> Command:
+        """Start the job again as it was recorded, unless it runs or is done."""
+        return self._supervisor("relaunch", self.job_dir)
+
+    def put_command(self, path: Path, content: bytes) -> Command:
+        return self._supervisor("put", path, stdin=content)
+
+    def poll_command(self, log_offset: int, event_offset: int, attempt: int | None) -> Command:
+        options = ["--log-offset", str(log_offset), "--event-offset", str(event_offset)]
+        if attempt is not None:
+            options += ["--attempt", str(attempt)]
+        return self._supervisor("poll", self.job_dir, *options)
+
+    def kill_command(self, attempt: int | None) -> Command:
+        """End the job; with `attempt`, only that attempt, so that a late kill cannot hit a newer one."""
+        options = [] if attempt is None else ["--attempt", str(attempt)]
+        return self._supervisor("kill", self.job_dir, *options)
+
+
+@dataclass(frozen=True)
+class Poll:
+    """One answer of the host: the job's state and the bytes that are new since the offsets asked for."""
+
+    state: JobState
+    log: bytes
+    log_offset: int  # where `log` begins
+    log_size: int
+    events: bytes
+    event_offset: int
+    event_size: int
+
+    @property
+    def has_more(self) -> bool:
+        """The answer was cut: there are bytes on the host that this poll did not bring."""
+        return self.log_offset + len(self.log) < self.log_size or self.event_offset + len(self.events) < self.event_size
+
+
+def parse_poll(stdout: bytes) -> Poll:
+    """Raises ValueError for an answer that was cut short."""
+    line, _, rest = stdout.partition(b"\n")
+    header = json.loads(line)
+    log, events = header["log"], header["events"]
+    if len(rest) != log["num_bytes"] + events["num_bytes"]:
+        raise ValueError(f"the host's answer was cut: {len(rest)} bytes, not {log['num_bytes'] + events['num_bytes']}")
+    return Poll(
+        JobState.from_report(header["state"]),
+        rest[: log["num_bytes"]],
+        log["offset"],
+        log["size"],
+        rest[log["num_bytes"] :],
+        events["offset"],
+        events["size"],
+    )

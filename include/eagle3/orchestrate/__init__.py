@@ -1,0 +1,1 @@
+"""Speaks Airflow: operators, sensors, triggers, the trigger form. The only package that imports airflow."""

@@ -1,0 +1,165 @@
+"""One watched job: polls in; log lines, progress and the outcome out. Shared by the trigger and the reschedule sensor.
+
+It knows where it is by two offsets and the job's attempt, so that another process can go on from `as_state`.
+"""
+
+from collections import deque
+from typing import Any
+
+from eagle3.contract.event import parse_event
+from eagle3.contract.job import TERMINAL, Verdict
+from eagle3.gpu_host.remote_job import Poll, RemoteJob
+from eagle3.gpu_host.shell import Command
+from eagle3.pipeline import dialects
+from eagle3.pipeline.failures import find_failure
+from eagle3.pipeline.log_lines import LineSplitter
+from eagle3.pipeline.progress import Progress
+from eagle3.pipeline.steps import step_named
+
+KEPT_SEGMENTS = 2000  # of the log's end, searched for the cause of a failure
+TAIL_SEGMENTS = 30  # of them, shown when a job fails
+
+
+class JobWatch:
+    """Follows a job until it ends or reaches `until_phase`."""
+
+    def __init__(self, job: RemoteJob, until_phase: str | None, state: dict[str, Any] | None = None) -> None:
+        self._job = job
+        self._until_phase = until_phase
+        self._step = step_named(job.step)
+        state = state or {}
+        self._attempt: int | None = state.get("attempt")
+        self._log_offset = state.get("log_offset", 0)
+        self._event_offset = state.get("event_offset", 0)
+        self._progress = Progress.from_state(state["progress"]) if "progress" in state else None
+        self._last: dict[str, Any] = state.get("last", {})
+        self._splitter = LineSplitter()
+        self._pending_event = b""
+        self._segments: deque[str] = deque(maxlen=KEPT_SEGMENTS)
+        self._poll: Poll | None = None
+        self._stalled_phase: str | None = state.get("stalled_phase")
+        self._waiting_for: str | None = None
+        self._phases: set[str] = set(state.get("phases", []))
+        self._now = 0.0
+
+    def as_state(self) -> dict[str, Any]:
+        """Small plain data. What the log has not completed yet is read again."""
+        return {
+            "attempt": self._attempt,
+            "log_offset": self._log_offset - self._splitter.pending_bytes,
+            "event_offset": self._event_offset - len(self._pending_event),
+            "progress": self._progress.as_state() if self._progress else Progress.begin(self._now).as_state(),
+            "last": self._last,
+            "stalled_phase": self._stalled_phase,
+            "phases": sorted(self._phases),
+        }
+
+    def poll_command(self) -> Command:
+        return self._job.poll_command(self._log_offset, self._event_offset, self._attempt)
+
+    def take(self, poll: Poll, now: float) -> list[str]:
+        """Digest one answer of the host; returns the lines worth a place in the task log."""
+        self._now = now
+        if self._progress is None or poll.state.attempt != self._attempt:
+            self._begin_attempt(poll, now)
+        assert self._progress is not None
+        self._poll = poll
+        self._log_offset = poll.log_offset + len(poll.log)
+        self._event_offset = poll.event_offset + len(poll.events)
+        lines: list[str] = []
+        segments = self._splitter.feed(poll.log)
+        if poll.state.verdict in TERMINAL and not poll.has_more:
+            segments += self._splitter.finish()
+        for segment in segments:
+            self._segments.append(segment)
+            for event in dialects.read(segment):
+                self._consume(event, now, lines)
+        *complete, self._pending_event = (self._pending_event + poll.events).split(b"\n")
+        for line in complete:
+            if (own := parse_event(line)) is not None:
+                self._consume(own, own["t"], lines)
+        if poll.state.verdict is Verdict.WAITING and poll.state.waiting_for != self._waiting_for:
+            self._waiting_for = poll.state.waiting_for
+            lines.append(f"waiting for the host's GPUs, which {self._waiting_for or 'another job'} uses")
+        return lines + self._due_reports(now)
+
+    def _begin_attempt(self, poll: Poll, now: float) -> None:
+        self._attempt = poll.state.attempt
+        self._progress = Progress.begin(now)
+        self._splitter, self._pending_event = LineSplitter(), b""
+        self._segments.clear()
+        self._phases.clear()
+        self._last.clear()
+
+    def _consume(self, event: dict[str, Any], now: float, lines: list[str]) -> None:
+        assert self._progress is not None
+        kind, of_step = event["kind"], "dialect" not in event
+        phase = self._progress.phase
+        self._progress.consume(event, now)
+        if self._progress.phase != phase:
+            self._phases.add(self._progress.phase)
+            if self._progress.phase not in ("finished", "failed"):
+                lines.extend(filter(None, [self._progress.report(now)]))
+        if of_step and kind == "warning":
+            lines.append(f"warning: {event['text']}")
+        elif of_step and kind == "metric":
+            lines.append(f"{event['name']} = {event['value']}")
+        elif of_step and kind == "finished":
+            self._last = {"result": event["result"], "error": event["error"]}
+
+    def _due_reports(self, now: float) -> list[str]:
+        assert self._progress is not None
+        lines = list(filter(None, [self._progress.report(now)]))
+        stall = self._progress.stall(now, self._step.stall_seconds) if not self.is_over else None
+        if stall and stall.phase != self._stalled_phase:
+            lines.append(
+                f"stalled in {stall.phase}: no progress for {stall.age_seconds:.0f} s of {stall.limit_seconds:.0f}. "
+                f"Look at {self._job.job_dir}/log and at the GPUs on the host"
+            )
+        self._stalled_phase = stall.phase if stall else None
+        return lines
+
+    @property
+    def has_more(self) -> bool:
+        """The host has more to tell right now."""
+        return self._poll is not None and self._poll.has_more
+
+    @property
+    def reached_phase(self) -> bool:
+        return self._until_phase in self._phases
+
+    @property
+    def is_over(self) -> bool:
+        """The job ended and its log is drained, or the awaited phase began."""
+        if self._poll is None:
+            return False
+        ended = self._poll.state.verdict in TERMINAL and not self._poll.has_more
+        return ended or (self.reached_phase and self._poll.state.verdict is Verdict.RUNNING)
+
+    def progress(self) -> dict[str, Any]:
+        """What the UI shows."""
+        assert self._progress is not None
+        return self._progress.snapshot(self._now)
+
+    def outcome(self) -> dict[str, Any]:
+        """The event for the operator: `verdict`, `result`, and for a failure `message`, `config_error` and `tail`."""
+        assert self._poll is not None
+        state = self._poll.state
+        outcome: dict[str, Any] = {"verdict": str(state.verdict), "result": self._last.get("result")}
+        if state.verdict is Verdict.FINISHED and self._last.get("result") is None:
+            outcome["verdict"] = str(Verdict.FAILED)  # exit code 0 is no success by itself
+            outcome["message"] = f"{self._job.step} ended with exit code 0, but without a result"
+        elif state.verdict in (Verdict.FAILED, Verdict.VANISHED):
+            error = self._last.get("error") or {}
+            failure = find_failure(list(self._segments))
+            causes = []
+            if error:
+                causes.append(f"{error['type']}: {error['message']}")
+            if failure and failure.decisive_line not in "".join(causes):
+                causes.append(f"{failure.reason}: {failure.decisive_line} ({failure.advice})")
+            outcome["config_error"] = error.get("type") == "ConfigError"
+            outcome["message"] = f"{self._job.step}: {state.ending}. " + " | ".join(causes)
+        if "message" in outcome:
+            outcome["message"] += f"\nThe whole log: {self._job.job_dir}/log on the host of {self._job.ssh_conn_id!r}"
+            outcome["tail"] = list(self._segments)[-TAIL_SEGMENTS:]
+        return outcome

@@ -1,0 +1,87 @@
+"""Pace and remaining time from observations of work done. Control side; the clock is the caller's.
+
+As tqdm and rich do, work and time are smoothed apart, so that a long pause counts by its length and not as one more
+sample. The warm-up (first interval: cold files, compilation) is left out. Unknown is None.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+MIN_INTERVAL_SECONDS = 2.0
+MIN_MEMORY_SECONDS = 60.0
+MEMORY_SHARE = 0.2
+NUM_RECENT = 20
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Smoothed seconds per item, and the fastest and slowest of the recent intervals."""
+
+    item_seconds: float
+    fastest: float
+    slowest: float
+
+
+@dataclass(frozen=True)
+class Eta:
+    """Remaining time, with one standard deviation (None until two intervals are known)."""
+
+    seconds: float
+    error_seconds: float | None
+
+
+@dataclass
+class PaceMeter:
+    """Observations in, pace and ETA out. All fields are plain data: `asdict` and `PaceMeter(**state)` carry it on.
+
+    `done` counts items; `work` is what they weigh (bytes of shards), or again `done` when all weigh the same.
+    Old intervals fade over MEMORY_SHARE of the time observed, at least MIN_MEMORY_SECONDS.
+    """
+
+    first_at: float | None = None
+    last: list[float] = field(default_factory=list)  # done, work, at
+    warmed_up: bool = False
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # items, work, seconds: fading
+    recent: list[list[float]] = field(default_factory=list)  # items, work, seconds
+
+    def observe(self, done: float, work: float, at: float) -> None:
+        """`done` items and `work` were complete at second `at`. Both must not fall: a new bar needs a new meter."""
+        if self.first_at is None or not self.last:
+            self.first_at, self.last = at, [done, work, at]
+            return
+        items, weight, seconds = done - self.last[0], work - self.last[1], at - self.last[2]
+        if items <= 0 or seconds < MIN_INTERVAL_SECONDS:
+            return
+        self.last = [done, work, at]
+        if not self.warmed_up:
+            self.warmed_up = True
+            return
+        fade = math.exp(-seconds / max(MIN_MEMORY_SECONDS, MEMORY_SHARE * (at - self.first_at)))
+        interval = [items, weight, seconds]
+        self.sums = [old * fade + new for old, new in zip(self.sums, interval, strict=True)]
+        self.recent = [*self.recent, interval][-NUM_RECENT:]
+
+    @property
+    def pace(self) -> Pace | None:
+        if not self.recent:
+            return None
+        paces = [seconds / items for items, _, seconds in self.recent]
+        return Pace(self.sums[2] / self.sums[0], min(paces), max(paces))
+
+    @property
+    def gap_seconds(self) -> float | None:
+        """Mean time between two changes."""
+        return sum(interval[2] for interval in self.recent) / len(self.recent) if self.recent else None
+
+    def eta(self, remaining_work: float) -> Eta | None:
+        """Time for `remaining_work`. Error: intervals are taken as sums of independent items, which gives the variance
+        per unit of work s²; the rest R and the mean pace are both uncertain: s² R (1 + R / W), W the unfaded work."""
+        if not self.recent or not self.sums[1]:
+            return None
+        seconds = remaining_work * self.sums[2] / self.sums[1]
+        if len(self.recent) < 2:
+            return Eta(seconds, None)
+        work = sum(weight for _, weight, _ in self.recent)
+        mean = sum(interval[2] for interval in self.recent) / work
+        variance = sum(weight * (time / weight - mean) ** 2 for _, weight, time in self.recent) / (len(self.recent) - 1)
+        return Eta(seconds, math.sqrt(variance * remaining_work * (1 + remaining_work / self.sums[1])))

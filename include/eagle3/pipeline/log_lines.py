@@ -1,0 +1,66 @@
+"""Bytes of a job's log → text segments, one for each line or bar update. Control side."""
+
+import re
+
+MAX_SEGMENT_BYTES = 64 * 1024
+
+_ENDS = re.compile(rb"[\r\n]+")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_CONTAINER_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.,]+(?:Z|[+-]\d\d:?\d\d)\s(?:(?:stdout|stderr) [FP] )?")
+_PROCESS = re.compile(r"^(?:\([A-Za-z][\w.-]*(?: rank=\d+)? pid=\d+(?:, ip=[^)]*)?\)\s*)+")
+_RECORD = re.compile(r"^\s*(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]{5} [\d:]{8} \[?[\w./-]+:\d+\] |^\[rank\d+\]:\s?")
+
+
+class LineSplitter:
+    """Cuts a stream of bytes at CR and LF, both of which end a segment; blank segments are dropped.
+
+    Progress bars use a bare CR, vLLM's multi-line records CR LF. The segments never depend on how the stream was
+    chunked: only whole segments are decoded. Of a segment longer than MAX_SEGMENT_BYTES the tail is kept.
+    """
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, chunk: bytes) -> list[str]:
+        """The segments that `chunk` completes, cleaned by `clean`."""
+        pieces = _ENDS.split(chunk)
+        complete = []
+        for piece in pieces[:-1]:
+            self._pending += piece
+            complete.append(self._take())
+        self._pending += pieces[-1]
+        if len(self._pending) > 2 * MAX_SEGMENT_BYTES:
+            del self._pending[:-MAX_SEGMENT_BYTES]
+        return [segment for segment in complete if segment]
+
+    def finish(self) -> list[str]:
+        """What stands after the last line end, once nothing more will come."""
+        segment = self._take()
+        return [segment] if segment else []
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held back: a new splitter, fed from this many bytes before the stream's position, goes on the same."""
+        return len(self._pending)
+
+    def _take(self) -> str:
+        segment = clean(self._pending[-MAX_SEGMENT_BYTES:].decode("utf-8", errors="replace"))
+        self._pending.clear()
+        return segment
+
+
+def split_log(content: bytes) -> list[str]:
+    """All segments of a complete log."""
+    splitter = LineSplitter()
+    return splitter.feed(content) + splitter.finish()
+
+
+def clean(segment: str) -> str:
+    """A segment without colours, container time stamps, trailing blanks and `(Worker_TP0 pid=1700) ` prefixes."""
+    segment = _CONTAINER_TIME.sub("", _ANSI.sub("", segment)).rstrip()
+    return _PROCESS.sub("", segment) if segment.lstrip().startswith("(") else segment
+
+
+def message(segment: str) -> str:
+    """A segment without the header of its log record (`ERROR 10-22 09:33:48 [core.py:708] `, `[rank0]: `)."""
+    return _RECORD.sub("", segment)

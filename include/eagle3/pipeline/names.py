@@ -1,0 +1,6 @@
+"""Names that the DAGs and those who trigger or look at them share."""
+
+PIPELINE_DAG_ID = "eagle3_pipeline"
+NIGHTLY_DAG_ID = "eagle3_nightly_reextraction"
+SSH_CONN_ID = "eagle3_gpu_host"
+PROGRESS_XCOM_KEY = "progress"

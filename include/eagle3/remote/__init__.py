@@ -1,0 +1,1 @@
+"""Runs on the GPU host, in the host's own environment. Nothing on the control side imports it."""
