@@ -95,14 +95,14 @@ def check_disk(step: Step) -> Finding:
     free, system = shutil.disk_usage(folder).free, os.statvfs(folder)
     if least > free:
         raise ConfigError(
-            f"the disk of {folder} has {free / 1e9:.1f} GB free, hidden states need at least {least / 1e9:.1f} GB "
+            f"the disk of {folder} has {free / 1e9:.4g} GB free, hidden states need at least {least / 1e9:.4g} GB "
             f"({basis}, {token_bytes} bytes a token): free some space, or lower num_samples"
         )
     if 0 < system.f_favail < spec.num_samples:  # 0 of 0: a filesystem that counts none
         raise ConfigError(
             f"the disk of {folder} has {system.f_favail} inodes free, {spec.num_samples} rows need one each"
         )
-    text = f"{free / 1e9:.1f} GB free, hidden states need up to {most / 1e9:.1f} GB ({basis})"
+    text = f"{free / 1e9:.4g} GB free, hidden states need up to {most / 1e9:.4g} GB ({basis})"
     return ok(text) if most + CHECKPOINT_RESERVE_BYTES <= free else warning(f"{text}, and checkpoints need some too")
 
 
@@ -111,7 +111,7 @@ def check_shared_memory(step: Step) -> Finding:
     if not os.path.isdir("/dev/shm"):
         return warning("no /dev/shm on this system")
     free = shutil.disk_usage("/dev/shm").free
-    text = f"{free / 1e9:.2f} GB free in /dev/shm"
+    text = f"{free / 1e9:.4g} GB free in /dev/shm"
     if free >= SHARED_MEMORY_BYTES:
         return ok(text)
     if step.spec.tensor_parallel_size > 1:
@@ -131,8 +131,8 @@ def check_devices(step: Step) -> Finding:
         if cores < ranks:
             raise ConfigError(f"tensor_parallel_size {ranks} needs as many cores, this host has {cores}")
         if weights > memory:
-            raise ConfigError(f"the weights ({weights / 1e9:.1f} GB) do not fit into {memory / 1e9:.1f} GB of memory")
-        return ok(f"CPU, {cores} cores, {memory / 1e9:.1f} GB of memory")
+            raise ConfigError(f"the weights ({weights / 1e9:.4g} GB) do not fit into {memory / 1e9:.4g} GB of memory")
+        return ok(f"CPU, {cores} cores, {memory / 1e9:.4g} GB of memory")
     gpus = gpu_memory()
     if len(gpus) < ranks:
         raise ConfigError(f"tensor_parallel_size {ranks} needs as many GPUs, this host offers {len(gpus)}")
@@ -140,15 +140,16 @@ def check_devices(step: Step) -> Finding:
     usable = smallest * spec.gpu_memory_utilization
     if weights / ranks > usable:
         raise ConfigError(
-            f"the weights take {weights / ranks / 1e9:.1f} GB on each of {ranks} GPUs, gpu_memory_utilization "
-            f"{spec.gpu_memory_utilization} leaves {usable / 1e9:.1f} GB: use more ranks, or raise it"
+            f"the weights take {weights / ranks / 1e9:.4g} GB on each of {ranks} GPUs, gpu_memory_utilization "
+            f"{spec.gpu_memory_utilization} leaves {usable / 1e9:.4g} GB: use more ranks, or raise it"
         )
-    return ok(f"{len(gpus)} GPUs with {smallest / 1e9:.0f} GB, weights take {weights / ranks / 1e9:.1f} GB on each")
+    return ok(f"{len(gpus)} GPUs with {smallest / 1e9:.4g} GB, weights take {weights / ranks / 1e9:.4g} GB on each")
 
 
 def check_server_arguments(step: Step) -> Finding:
     read_target_config(step.model_dir)
-    return ok(" ".join(describe_server(step, None).argv[3:]))
+    describe_server(step, None)
+    return ok(f"{len(step.spec.server_args)} beside those that the run sets")
 
 
 def check_port(step: Step) -> Finding:

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file
-from speculators.utils.loading import load_model_layers
 
 from eagle3.contract.errors import ConfigError
 from eagle3.contract.run_spec import RunSpec
@@ -89,6 +88,8 @@ class _Head:
     """The target's final RMS norm and lm_head, read from the shards by the loader that the trainer uses."""
 
     def __init__(self, model_dir: Path) -> None:
+        from speculators.utils.loading import load_model_layers  # seconds to import
+
         weights = load_model_layers(["model.norm.weight", "lm_head.weight", "embed_tokens.weight"], str(model_dir))
         config = json.loads((model_dir / "config.json").read_text())
         self._epsilon = config.get("text_config", config).get("rms_norm_eps", 1e-6)

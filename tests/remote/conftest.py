@@ -1,0 +1,112 @@
+"""A work directory with one real vLLM server for all tests of this folder that need one."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3.contract.run_dir import RunDir, WorkDir, read_json, write_json
+
+STEP_SECONDS = 600
+MODEL = "models/toy-qwen3-moe"
+
+
+@dataclass(frozen=True)
+class HostRun:
+    """A run on "the host": its steps are started as the host starts them."""
+
+    paths: RunDir
+    host_python: str
+    environment: dict[str, str]
+
+    def _command(self, step: str) -> list[str]:
+        return [self.host_python, "-m", "eagle3.remote", step, "--run-dir", str(self.paths.root)]
+
+    def step(self, step: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._command(step), env=self.environment, text=True, capture_output=True, timeout=STEP_SECONDS
+        )
+
+    def start(self, step: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(self._command(step), env=self.environment, text=True, stderr=subprocess.PIPE)
+
+    def done(self, step: str) -> dict[str, Any]:
+        """The result of a step that must succeed."""
+        ended = self.step(step)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        return read_json(self.paths.result_path(step))
+
+    def set(self, **values: Any) -> None:
+        write_json(self.paths.run_spec_path, {**read_json(self.paths.run_spec_path), **values})
+
+    def server_state(self) -> dict[str, Any]:
+        return read_json(self.paths.work_dir.server_dir / "state.json")
+
+    def server_processes(self) -> list[int]:
+        """Everything in the server's session, also when its leader is gone."""
+        session = str(self.server_state()["session"])
+        return [int(pid) for pid in subprocess.run(["pgrep", "-s", session], capture_output=True).stdout.split()]
+
+
+@dataclass(frozen=True)
+class HostRuns:
+    """Makes runs in one work directory: they share its server, as long as they want the same one."""
+
+    work_dir: WorkDir
+    host_python: str
+    environment: dict[str, str]
+    port: int
+
+    def make(self, run_id: str, prompts: list[str], **values: Any) -> HostRun:
+        prompts_path = self.work_dir.root / "prompts" / f"{run_id}.jsonl"
+        prompts_path.parent.mkdir(exist_ok=True)
+        lines = [json.dumps({"id": f"p{number}", "prompt": prompt}) for number, prompt in enumerate(prompts)]
+        prompts_path.write_text("\n".join(lines))
+        run = HostRun(self.work_dir.run_dir(run_id), self.host_python, self.environment)
+        spec = {
+            "work_dir": str(self.work_dir.root),
+            "host_python": self.host_python,
+            "model_path": MODEL,
+            "served_model_name": "toy",
+            "reasoning_parser": "qwen3",
+            "after_blocks": [0, 1, 2, 3],
+            "max_model_len": 512,
+            "max_new_tokens": 64,
+            "request_concurrency": 4,
+            "eval_concurrency": 4,
+            "server_port": self.port,
+            "prompts_file": str(prompts_path),
+            "num_samples": len(prompts) - 4,
+            "num_eval_prompts": 4,
+            "draft_vocab_size": 64,
+        }
+        write_json(run.paths.run_spec_path, {**spec, **values})
+        return run
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def host_runs(tmp_path_factory: pytest.TempPathFactory, host_python: str, host_environment: dict[str, str]) -> HostRuns:
+    """Without any target: for what must be refused before a target matters."""
+    root = tmp_path_factory.mktemp("host")
+    return HostRuns(WorkDir(root), host_python, {**host_environment, "EAGLE3_DEVICE": "cpu"}, _free_port())
+
+
+@pytest.fixture(scope="session")
+def target_runs(host_runs: HostRuns, toy_work_dir: Path) -> Iterator[HostRuns]:
+    """With the toy target; whatever server runs at the end is stopped."""
+    os.symlink(toy_work_dir / "models", host_runs.work_dir.root / "models")
+    yield host_runs
+    host_runs.make("last", ["?"] * 8).step("stop_server")

@@ -1,0 +1,195 @@
+"""The host's supervisor, driven as the control side drives it: its command line, with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def supervisor(repo_root: Path):
+    """Runs a verb; returns its answer."""
+    script = repo_root / "include" / "eagle3" / "remote" / "supervisor.py"
+
+    def call(verb: str, job_dir: Path, *options: str, job: dict[str, Any] | None = None) -> dict[str, Any]:
+        command = [sys.executable, str(script), verb, str(job_dir), *options]
+        answer = subprocess.run(command, input=json.dumps(job).encode(), capture_output=True, check=True, timeout=60)
+        return json.loads(answer.stdout.split(b"\n")[0])
+
+    return call
+
+
+@pytest.fixture
+def bash(supervisor, tmp_path: Path):
+    """Launches a bash script as job `j` and returns its folder."""
+    job_dir = tmp_path / "jobs" / "j"
+
+    def launch(script: str, **job: Any) -> Path:
+        supervisor("launch", job_dir, job={"job_id": "j", "argv": ["bash", "-c", script], **job})
+        return job_dir
+
+    yield launch
+    if job_dir.exists():
+        supervisor("kill", job_dir, "--grace-seconds", "0")
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie that nobody has reaped yet is dead."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for_end(supervisor, job_dir: Path, seconds: float = 20) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    while (state := supervisor("state", job_dir))["status"] in ("starting", "waiting", "running"):
+        assert time.monotonic() < deadline, f"still {state}"
+        time.sleep(0.1)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("exit 0", {"exit_code": 0}),
+        ("exit 3", {"exit_code": 3}),
+        ("exec false", {"exit_code": 1}),
+        ("set -e; false; echo not reached", {"exit_code": 1}),
+        ("kill -9 $$", {"signal": 9}),
+        ("kill -SEGV $$", {"signal": 11}),
+    ],
+)
+def test_every_ending_leaves_an_exit_file(supervisor, bash, script, expected):
+    state = wait_for_end(supervisor, bash(script))
+    assert state["status"] == "exited"
+    assert {name: state.get(name) for name in expected} == expected
+
+
+def test_a_command_that_does_not_exist_is_an_ending_too(supervisor, tmp_path):
+    job_dir = tmp_path / "j"
+    supervisor("launch", job_dir, job={"job_id": "j", "argv": ["/no/such/program"]})
+    assert wait_for_end(supervisor, job_dir)["exit_code"] == 127
+    assert "/no/such/program" in (job_dir / "log").read_text()
+
+
+def test_a_second_launch_attaches_and_two_at_once_start_one_job(supervisor, bash, tmp_path):
+    job_dir = bash("echo started >> ../starts; sleep 30")
+    script = ["bash", "-c", "echo started >> ../starts; sleep 30"]
+    job = {"job_id": "j", "argv": script}
+    assert supervisor("launch", job_dir, job=job)["launched"] is False
+
+    other = tmp_path / "jobs" / "other"
+    payload = json.dumps({"job_id": "other", "argv": ["bash", "-c", f"echo x >> {tmp_path}/starts; sleep 30"]}).encode()
+    command = [sys.executable, str(Path(__file__).parents[2] / "include/eagle3/remote/supervisor.py"), "launch", other]
+    racers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
+    answers = [json.loads(racer.communicate(payload)[0]) for racer in racers]
+    assert sorted(answer["launched"] for answer in answers) == [False, False, False, True]
+    assert (tmp_path / "starts").read_text() == "x\n"
+    supervisor("kill", other, "--grace-seconds", "0")
+
+
+def test_a_finished_job_is_accepted_a_failed_one_starts_again(supervisor, bash):
+    job_dir = bash("exit 0")
+    wait_for_end(supervisor, job_dir)
+    bash("exit 5")
+    assert supervisor("state", job_dir)["exit_code"] == 0, "a finished job was run again"
+    bash("exit 5", clear_number=1)
+    assert wait_for_end(supervisor, job_dir)["exit_code"] == 5
+    bash("exit 0", clear_number=1)
+    state = wait_for_end(supervisor, job_dir)
+    assert (state["exit_code"], state["attempt"]) == (0, 3)
+
+
+def test_clear_ends_the_old_job_before_the_new_one_starts(supervisor, bash, tmp_path):
+    job_dir = bash(f"echo $$ > {tmp_path}/old; sleep 60 & sleep 60")
+    old = supervisor("state", job_dir)["pid"]
+    bash("sleep 60", clear_number=1)
+    state = supervisor("state", job_dir)
+    assert state["status"] == "running"
+    assert state["pid"] != old
+    assert not is_alive(old)
+
+
+def test_kill_ends_the_whole_tree_and_not_a_newer_attempt(supervisor, bash, tmp_path):
+    # one ignores TERM, one is a grandchild, one left the session
+    children = f"(trap '' TERM; echo $BASHPID >> {tmp_path}/pids; exec sleep 300) & "
+    children += f"setsid bash -c 'echo $$ >> {tmp_path}/pids; sleep 300' & wait"
+    job_dir = bash(children)
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "pids").exists() or len((tmp_path / "pids").read_text().split()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert supervisor("kill", job_dir, "--attempt", "7")["killed"] is False
+    assert supervisor("state", job_dir)["status"] == "running"
+    answer = supervisor("kill", job_dir, "--attempt", "1", "--grace-seconds", "1")
+    assert (answer["killed"], answer["left"], answer["status"], answer["reason"]) == (True, [], "exited", "killed")
+    assert not [pid for pid in (tmp_path / "pids").read_text().split() if is_alive(int(pid))]
+
+
+def test_both_gone_without_an_exit_file_is_vanished(supervisor, bash):
+    job_dir = bash("sleep 300")
+    state = supervisor("state", job_dir)
+    os.kill(state["supervisor_pid"], signal.SIGKILL)
+    assert supervisor("state", job_dir)["status"] == "running", "the child is alive"
+    os.kill(state["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while supervisor("state", job_dir)["status"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert supervisor("state", job_dir)["status"] == "vanished"
+
+
+def test_a_reboot_is_seen(supervisor, bash):
+    job_dir = bash("sleep 300")
+    state = json.loads((job_dir / "state.json").read_text())
+    os.kill(state["supervisor_pid"], signal.SIGSTOP)  # it must not write its heartbeat over ours
+    (job_dir / "state.json").write_text(json.dumps({**state, "boot_id": "another boot"}))
+    seen = supervisor("state", job_dir)
+    os.kill(state["supervisor_pid"], signal.SIGCONT)
+    assert (seen["status"], seen["reason"]) == ("vanished", "reboot")
+
+
+def test_maximum_run_time_is_kept_without_anybody_watching(supervisor, bash):
+    state = wait_for_end(supervisor, bash("sleep 300", max_runtime_seconds=1), seconds=30)
+    assert (state["reason"], state["signal"]) == ("max_runtime", 15)
+
+
+def test_gpu_lock_is_waited_for_and_names_its_holder(supervisor, bash, tmp_path):
+    lock = str(tmp_path / "gpu.lock")
+    holder = tmp_path / "jobs" / "holder"
+    supervisor("launch", holder, job={"job_id": "holder", "argv": ["sleep", "300"], "gpu_lock": lock})
+    job_dir = bash("exit 0", gpu_lock=lock)
+    state = supervisor("state", job_dir)
+    assert (state["status"], state["waiting_for"]) == ("waiting", "holder")
+    supervisor("kill", holder, "--grace-seconds", "0")
+    assert wait_for_end(supervisor, job_dir)["exit_code"] == 0
+
+
+def test_the_launcher_does_not_hand_its_own_marker_to_the_job(supervisor, bash, tmp_path):
+    """A step that starts the server must not take the server along when it ends."""
+    script = Path(__file__).parents[2] / "include/eagle3/remote/supervisor.py"
+    inner = tmp_path / "jobs" / "inner"
+    payload = json.dumps({"job_id": "inner", "argv": ["sleep", "300"]})
+    outer = bash(f"echo '{payload}' | {sys.executable} {script} launch {inner}")
+    assert wait_for_end(supervisor, outer)["exit_code"] == 0
+    assert supervisor("state", inner)["status"] == "running"
+    supervisor("kill", inner, "--grace-seconds", "0")
+
+
+def test_poll_brings_every_byte_once_across_attempts(supervisor, bash, repo_root):
+    job_dir = bash("printf 'a\\xff\\0b'; sleep 0.3; printf tail; exit 1")
+    wait_for_end(supervisor, job_dir)
+    command = [sys.executable, str(repo_root / "include/eagle3/remote/supervisor.py"), "poll", str(job_dir)]
+    whole = subprocess.run(command, capture_output=True, check=True).stdout
+    assert whole.split(b"\n", 1)[1] == b"a\xff\0btail"
+    part = subprocess.run([*command, "--log-offset", "4", "--attempt", "1"], capture_output=True, check=True).stdout
+    assert part.split(b"\n", 1)[1] == b"tail"
+    bash("echo second")
+    wait_for_end(supervisor, job_dir)
+    second = subprocess.run([*command, "--log-offset", "4", "--attempt", "1"], capture_output=True, check=True).stdout
+    assert second.split(b"\n", 1)[1] == b"second\n", "offsets of an earlier attempt mean nothing in this log"
+    assert (job_dir / "log.1").read_bytes() == b"a\xff\0btail"
