@@ -106,7 +106,8 @@ def openssh_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
     try:
         deadline = time.monotonic() + 20
         while not is_port_busy(port):
-            assert server.poll() is None and time.monotonic() < deadline, "sshd did not start"
+            assert server.poll() is None, "sshd did not start"
+            assert time.monotonic() < deadline, "sshd does not listen"
             time.sleep(0.05)
         yield SshHost(port, directory / "client_key", public_line(host_key), getpass.getuser())
     finally:

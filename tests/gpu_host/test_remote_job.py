@@ -93,7 +93,7 @@ def test_bytes_stay_bytes_both_ways(ssh_host):
         assert shell.run(Command(["cat"], every_byte)).stdout == every_byte
         output = shell.run(Command(["sh", "-c", "echo no >&2; exit 3"]))
     assert (output.exit_status, output.stderr) == (3, b"no\n")
-    with pytest.raises(ConfigError, match="status 3.*no"):
+    with pytest.raises(ConfigError, match=r"status 3.*no"):
         output.require_success("asking", "the host")
 
 
@@ -115,5 +115,7 @@ async def test_a_lost_connection_is_unreachable_and_a_wrong_key_is_a_refusal(ssh
 
 def test_a_cut_answer_is_not_taken_for_a_whole_one(job):
     with pytest.raises(ValueError, match="cut"):
-        parse_poll(b'{"state": {"status": "running"}, "log": {"offset": 0, "num_bytes": 9, "size": 9}, '
-                   b'"events": {"offset": 0, "num_bytes": 0, "size": 0}}\nabc')
+        parse_poll(
+            b'{"state": {"status": "running"}, "log": {"offset": 0, "num_bytes": 9, "size": 9}, '
+            b'"events": {"offset": 0, "num_bytes": 0, "size": 0}}\nabc'
+        )

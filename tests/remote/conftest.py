@@ -48,9 +48,10 @@ class HostRun:
         return read_json(self.paths.work_dir.server_dir / "state.json")
 
     def server_processes(self) -> list[int]:
-        """Everything in the server's session, also when its leader is gone."""
-        session = str(self.server_state()["session"])
-        return [int(pid) for pid in subprocess.run(["pgrep", "-s", session], capture_output=True).stdout.split()]
+        """Everything alive in the server's session, also when its leader is gone."""
+        command = ["ps", "-s", str(self.server_state()["session"]), "-o", "pid=,stat="]
+        lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+        return [int(pid) for pid, stat in (line.split() for line in lines) if not stat.startswith("Z")]
 
 
 @dataclass(frozen=True)

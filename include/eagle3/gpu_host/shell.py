@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 COMMAND_TIMEOUT_SECONDS = 120.0
 
+asyncssh.set_log_level("WARNING")  # it tells of every command at INFO, which would bury a task log
+
 
 class Unreachable(Exception):
     """The host or the connection did not answer. Says nothing about the job, which goes on."""

@@ -33,6 +33,7 @@ class JobWatch:
         self._event_offset = state.get("event_offset", 0)
         self._progress = Progress.from_state(state["progress"]) if "progress" in state else None
         self._last: dict[str, Any] = state.get("last", {})
+        self._metrics: dict[str, Any] = state.get("metrics", {})
         self._splitter = LineSplitter()
         self._pending_event = b""
         self._segments: deque[str] = deque(maxlen=KEPT_SEGMENTS)
@@ -50,6 +51,7 @@ class JobWatch:
             "event_offset": self._event_offset - len(self._pending_event),
             "progress": self._progress.as_state() if self._progress else Progress.begin(self._now).as_state(),
             "last": self._last,
+            "metrics": self._metrics,
             "stalled_phase": self._stalled_phase,
             "phases": sorted(self._phases),
         }
@@ -90,6 +92,7 @@ class JobWatch:
         self._segments.clear()
         self._phases.clear()
         self._last.clear()
+        self._metrics.clear()
 
     def _consume(self, event: dict[str, Any], now: float, lines: list[str]) -> None:
         assert self._progress is not None
@@ -98,18 +101,25 @@ class JobWatch:
         self._progress.consume(event, now)
         if self._progress.phase != phase:
             self._phases.add(self._progress.phase)
+            self._metrics.clear()
             if self._progress.phase not in ("finished", "failed"):
-                lines.extend(filter(None, [self._progress.report(now)]))
+                lines.extend(self._report(now))
         if of_step and kind == "warning":
             lines.append(f"warning: {event['text']}")
         elif of_step and kind == "metric":
-            lines.append(f"{event['name']} = {event['value']}")
+            self._metrics[event["name"]] = event["value"]
         elif of_step and kind == "finished":
             self._last = {"result": event["result"], "error": event["error"]}
 
+    def _report(self, now: float) -> list[str]:
+        """The progress line when one is due, with the latest metrics."""
+        assert self._progress is not None
+        line = self._progress.report(now)
+        return [", ".join([line, *(f"{name} {value}" for name, value in self._metrics.items())])] if line else []
+
     def _due_reports(self, now: float) -> list[str]:
         assert self._progress is not None
-        lines = list(filter(None, [self._progress.report(now)]))
+        lines = self._report(now)
         stall = self._progress.stall(now, self._step.stall_seconds) if not self.is_over else None
         if stall and stall.phase != self._stalled_phase:
             lines.append(
@@ -139,7 +149,7 @@ class JobWatch:
     def progress(self) -> dict[str, Any]:
         """What the UI shows."""
         assert self._progress is not None
-        return self._progress.snapshot(self._now)
+        return {**self._progress.snapshot(self._now), "metrics": dict(self._metrics)}
 
     def outcome(self) -> dict[str, Any]:
         """The event for the operator: `verdict`, `result`, and for a failure `message`, `config_error` and `tail`."""

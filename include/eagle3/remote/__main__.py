@@ -50,7 +50,7 @@ def main() -> int:
         print(f"ERROR: {error}", file=sys.stderr)
         events.finished(error={"type": "ConfigError", "message": str(error)})
         return 2
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it was, it becomes the job's last event
         traceback.print_exc()
         events.finished(error={"type": type(error).__name__, "message": str(error)})
         return 1

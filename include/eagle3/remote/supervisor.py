@@ -153,7 +153,9 @@ def read_state(job_dir: Path) -> Json:
     if not recorded and time.time() - job["launched_at"] < START_SECONDS:
         return {**state, "status": "starting"}
     ended = _read(job_dir / "exit.json")  # it may have been written while we looked at the processes
-    return {**state, **ended, "status": "exited"} if ended else {**state, "status": "vanished", "reason": "no_exit_file"}
+    if ended:
+        return {**state, **ended, "status": "exited"}
+    return {**state, "status": "vanished", "reason": "no_exit_file"}
 
 
 # Verbs ----------------------------------------------------------------------------------------------------------

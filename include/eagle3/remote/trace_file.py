@@ -40,9 +40,9 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._file = open(path, "ab")
+        self._file = open(path, "ab")  # noqa: SIM115 - closed by __exit__
         self._synced_at = time.monotonic()
-        self.done: dict[str, Any] = {}
+        self.done: set[str] = set()
 
     @classmethod
     def opened(cls, run_dir: RunDir, prompts: list[Prompt], made_with: dict[str, Any]) -> Self:
@@ -71,7 +71,7 @@ class TraceFile:
                     f"{self._path}:{number}: trace {trace['id']!r} does not belong to the run's training prompts "
                     f"(prompts_file or num_samples has changed): use a new run, or delete {self._path.parent}"
                 )
-            self.done[trace["id"]] = True
+            self.done.add(trace["id"])
         path = run_dir.traces_fingerprint_path
         recorded = read_json(path) if path.exists() else {}
         if self.done and recorded != made_with:
@@ -90,7 +90,7 @@ class TraceFile:
         """One line, handed to the system at once and to the disk every few seconds."""
         self._file.write(_line(trace))
         self._file.flush()
-        self.done[trace["id"]] = True
+        self.done.add(trace["id"])
         if time.monotonic() - self._synced_at > FSYNC_SECONDS:
             self._sync()
 
