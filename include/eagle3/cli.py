@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from typing import Any
 
@@ -30,19 +31,39 @@ def main() -> int:
     verbs.add_parser("down", help="stop what `up` started, and the jobs of its runs")
     options = parser.parse_args()
     site = Site.of_checkout()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that a `finally` runs
     try:
         if options.verb == "demo":
             return demo(site, options.preset, options.conf)
         if options.verb == "up":
-            lifecycle.up(site, options.preset)
-            print(f"Airflow runs at {site.url}, login {AIRFLOW_USER}, password {site.password}")
-            print("Trigger eagle3_pipeline there; `make down` stops everything.")
+            up(site, options.preset)
         else:
             lifecycle.down(site)
     except ConfigError as error:
         print(f"eagle3 {options.verb}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"eagle3 {options.verb}: interrupted", file=sys.stderr)
+        return 130
     return 0
+
+
+def up(site: Site, preset: str) -> None:
+    """Start and stay; a start that fails half-way takes back what it started."""
+    was_up = lifecycle.is_up(site)
+    try:
+        lifecycle.up(site, preset)
+    except BaseException:
+        if not was_up:
+            _stop(site)
+        raise
+    print(f"Airflow runs at {site.url}, login {AIRFLOW_USER}, password {site.password}")
+    print("Trigger eagle3_pipeline there; `make down` stops everything.")
+
+
+def _stop(site: Site) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it running
+    lifecycle.down(site)
 
 
 def demo(site: Site, preset: str, conf: dict[str, Any]) -> int:
@@ -62,13 +83,10 @@ def demo(site: Site, preset: str, conf: dict[str, Any]) -> int:
             return 1
         _print_result(api, console)
         return 0
-    except KeyboardInterrupt:
-        console.print("interrupted")
-        return 130
     finally:
         if not was_up:
-            console.print("stopping what was started")
-            lifecycle.down(site)
+            print("stopping what was started", file=sys.stderr)
+            _stop(site)
 
 
 def _print_result(api: PipelineApi, console: Console) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -67,18 +66,18 @@ def write_traces(run: RunDir, answers: list[list[int]]) -> None:
             file.write(json.dumps({"id": str(number), "prompt_token_ids": [5] * 50, "token_ids": answer}) + "\n")
 
 
-def build(run: RunDir, host_python: str, repo_root: Path) -> subprocess.CompletedProcess[str]:
+def build(run: RunDir, host_python: str, host_environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [host_python, "-m", "eagle3.remote", "build_vocab_mapping", "--run-dir", str(run.root)],
-        env={**os.environ, "PYTHONPATH": str(repo_root / "include"), "HF_HUB_OFFLINE": "1"},
+        env=host_environment,
         capture_output=True,
         text=True,
         timeout=120,
     )
 
 
-def built(run: RunDir, host_python: str, repo_root: Path) -> dict[str, Any]:
-    done = build(run, host_python, repo_root)
+def built(run: RunDir, host_python: str, host_environment: dict[str, str]) -> dict[str, Any]:
+    done = build(run, host_python, host_environment)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = read_json(run.result_path("build_vocab_mapping"))
     return result
@@ -106,9 +105,9 @@ def npy_body(path: Path, dtype: str) -> bytes:
 
 
 def test_mapping_holds_generated_and_closing_tokens_and_follows_the_data(
-    run_dir: RunDir, host_python: str, repo_root: Path
+    run_dir: RunDir, host_python: str, host_environment: dict[str, str]
 ) -> None:
-    result = built(run_dir, host_python, repo_root)
+    result = built(run_dir, host_python, host_environment)
     vocabulary = draft_vocabulary(run_dir)
     forced = [END_OF_THINKING, END_OF_TURN, EOS, 310, 311]  # none of them occurs in the traces
     assert result["forced_token_ids"] == forced
@@ -122,11 +121,11 @@ def test_mapping_holds_generated_and_closing_tokens_and_follows_the_data(
     assert result["held_out_coverage"] == pytest.approx(40 / 42, abs=1e-6)
 
     inode = (run_dir.vocab_dir / "d2t.npy").stat().st_ino
-    assert built(run_dir, host_python, repo_root) == result
+    assert built(run_dir, host_python, host_environment) == result
     assert (run_dir.vocab_dir / "d2t.npy").stat().st_ino == inode  # the same data: used again
 
     write_traces(run_dir, [[200, 201, 202] * 5 for _ in range(20)])
-    changed = built(run_dir, host_python, repo_root)
+    changed = built(run_dir, host_python, host_environment)
     assert changed["data_hash"] != result["data_hash"]
     assert {200, 201, 202} <= set(draft_vocabulary(run_dir))
     assert not {100, 101} & set(draft_vocabulary(run_dir))
@@ -140,11 +139,16 @@ def test_mapping_holds_generated_and_closing_tokens_and_follows_the_data(
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(
-    run_dir: RunDir, host_python: str, repo_root: Path, draft_vocab_size: int, answer: list[int], message: str
+    run_dir: RunDir,
+    host_python: str,
+    host_environment: dict[str, str],
+    draft_vocab_size: int,
+    answer: list[int],
+    message: str,
 ) -> None:
     change_spec(run_dir, draft_vocab_size=draft_vocab_size)
     write_traces(run_dir, [answer] * 20)
-    done = build(run_dir, host_python, repo_root)
+    done = build(run_dir, host_python, host_environment)
     assert done.returncode == 2
     assert message in done.stderr
     assert not run_dir.vocab_dir.exists()

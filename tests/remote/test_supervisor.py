@@ -153,6 +153,21 @@ def test_a_reboot_is_seen(supervisor, bash):
     assert (seen["status"], seen["reason"]) == ("vanished", "reboot")
 
 
+def test_a_stranger_who_got_the_pid_is_left_alone(supervisor, bash):
+    job_dir = bash("exit 1")
+    wait_for_end(supervisor, job_dir)
+    stranger = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    try:
+        state = json.loads((job_dir / "state.json").read_text())
+        reused = {**state, "pid": stranger.pid, "session": stranger.pid}  # its start time stays the job's
+        (job_dir / "state.json").write_text(json.dumps(reused))
+        supervisor("kill", job_dir, "--grace-seconds", "0")
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
 def test_maximum_run_time_is_kept_without_anybody_watching(supervisor, bash):
     state = wait_for_end(supervisor, bash("sleep 300", max_runtime_seconds=1), seconds=30)
     assert (state["reason"], state["signal"]) == ("max_runtime", 15)

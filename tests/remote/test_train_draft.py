@@ -1,7 +1,6 @@
 """train_draft as the host runs it: real training on states that a draft can learn; killed, resumed, re-run."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -20,7 +19,9 @@ Start = Callable[[str], subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory, host_python: str, repo_root: Path) -> RunDir:
+def run_dir(
+    tmp_path_factory: pytest.TempPathFactory, host_python: str, repo_root: Path, host_environment: dict[str, str]
+) -> RunDir:
     """A run whose traces, states and vocabulary are there."""
     root = tmp_path_factory.mktemp("host")
     run = RunDir(root / "runs" / "r")
@@ -43,10 +44,10 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory, host_python: str, repo_roo
         },
     )
     maker = repo_root / "tests" / "remote" / "host_scripts" / "tiny_draft_run.py"
-    subprocess.run([host_python, str(maker), str(run.root)], env=environment(repo_root), check=True)
+    subprocess.run([host_python, str(maker), str(run.root)], env=host_environment, check=True)
     subprocess.run(
         [host_python, "-m", "eagle3.remote", "build_vocab_mapping", "--run-dir", str(run.root)],
-        env=environment(repo_root),
+        env=host_environment,
         check=True,
     )
     return run
@@ -58,23 +59,19 @@ def job_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(run_dir: RunDir, job_dir: Path, host_python: str, repo_root: Path) -> Start:
+def start(run_dir: RunDir, job_dir: Path, host_python: str, host_environment: dict[str, str]) -> Start:
     def start_step(step: str) -> subprocess.Popen[bytes]:
         (job_dir / "events.jsonl").unlink(missing_ok=True)
         with open(job_dir / "log", "wb") as log:
             return subprocess.Popen(
                 [host_python, "-m", "eagle3.remote", step, "--run-dir", str(run_dir.root)],
-                env={**environment(repo_root), "EAGLE3_JOB_DIR": str(job_dir)},
+                env={**host_environment, "EAGLE3_JOB_DIR": str(job_dir)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
 
     return start_step
-
-
-def environment(repo_root: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(repo_root / "include"), "HF_HUB_OFFLINE": "1", "EAGLE3_DEVICE": "cpu"}
 
 
 def events(job_dir: Path, kind: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from airflow.sdk import Param
 from eagle3.contract.run_spec import RunSpec
 from eagle3.pipeline.names import SSH_CONN_ID
 from eagle3.pipeline.presets import PRESETS
+from eagle3.pipeline.spec_table import meaning_of_empty
 
 FIRST_SECTION = "What people change first"
 _FIRST_FIELDS = ("model_path", "num_samples", "epochs", "after_blocks")
@@ -41,13 +42,11 @@ def form(default_preset: str) -> dict[str, Param]:
 def _param(name: str, schema: dict[str, Any], section: str | None) -> Param:
     kinds = [kind for option in schema.get("anyOf", [schema]) if (kind := option["type"]) != "null"]
     limits = {key: value for key, value in schema.items() if key in _LIMITS}
-    presets = ", ".join(f"{preset}: {values[name]}" for preset, values in PRESETS.items() if name in values)
-    fallback = presets or ("from the connection's extra" if schema["section"] == "Host" else str(schema.get("default")))
     return Param(
         None,
         type=["null", *kinds],
         title=schema["title"],
-        description=f"{schema['description']} Empty: {fallback}.",
+        description=f"{schema['description']} Empty: {meaning_of_empty(name)}.",
         section=section,
         **limits,
     )

@@ -94,8 +94,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# The nightly DAG's: one growing prompts file, all of it.
-PRESETS.update({f"{name}-nightly": {**values, "num_samples": 0} for name, values in list(PRESETS.items())})
+# The nightly DAG's: the same, with all of a prompts file that grows.
+NIGHTLY_SUFFIX = "-nightly"
+PRESETS.update({name + NIGHTLY_SUFFIX: {**values, "num_samples": 0} for name, values in list(PRESETS.items())})
 
 
 def resolve(preset: str, overrides: Mapping[str, Any]) -> RunSpec:

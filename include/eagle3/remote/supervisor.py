@@ -25,9 +25,6 @@ POLL_MAX_BYTES = 1 << 20
 Json = Dict[str, Any]
 
 
-# Processes ------------------------------------------------------------------------------------------------------
-
-
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -49,6 +46,14 @@ def _stat_fields(pid: int) -> Optional[List[bytes]]:
 
 def _is_alive(pid: Optional[int], ticks: Optional[int]) -> bool:
     return pid is not None and ticks is not None and start_ticks(pid) == ticks
+
+
+def own_session(state: Json) -> Optional[int]:
+    """The job's session, unless the host was booted or another process got the number since."""
+    session = state.get("session")
+    if session is None or state.get("boot_id") != boot_id():
+        return None
+    return session if start_ticks(session) in (None, state["start_ticks"]) else None
 
 
 def members(job_dir: Path, session: Optional[int]) -> List[int]:
@@ -94,9 +99,6 @@ def _signal(pids: List[int], number: int) -> None:
             os.kill(pid, number)
 
 
-# Files ----------------------------------------------------------------------------------------------------------
-
-
 def _read(path: Path) -> Json:
     try:
         return json.loads(path.read_text())
@@ -123,9 +125,6 @@ def _locked(path: Path) -> Iterator[None]:
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-# State ----------------------------------------------------------------------------------------------------------
 
 
 def read_state(job_dir: Path) -> Json:
@@ -158,9 +157,6 @@ def read_state(job_dir: Path) -> Json:
     return {**state, "status": "vanished", "reason": "no_exit_file"}
 
 
-# Verbs ----------------------------------------------------------------------------------------------------------
-
-
 def launch(job_dir: Path, job: Json) -> Json:
     """Start the job unless it runs already or is done; returns its state with `launched` true or false.
 
@@ -177,7 +173,7 @@ def launch(job_dir: Path, job: Json) -> Json:
         finished = state["status"] == "exited" and state.get("exit_code") == 0
         if not again and (alive or (finished and not job.get("restart_finished"))):
             return {**state, "launched": False}
-        left = end_members(job_dir, state.get("session"), GRACE_SECONDS)
+        left = end_members(job_dir, own_session(state), GRACE_SECONDS)
         if left:
             raise SystemExit(f"cannot start {job['job_id']}: processes {left} of its last attempt cannot be ended")
         _end_supervisor(state)
@@ -203,7 +199,7 @@ def _end_supervisor(state: Json) -> None:
     deadline = time.monotonic() + 5
     while _is_alive(pid, ticks):
         if time.monotonic() > deadline:
-            _signal([pid], signal.SIGKILL)
+            _signal([state["supervisor_pid"]], signal.SIGKILL)
         time.sleep(0.02)
 
 
@@ -259,7 +255,7 @@ def kill(job_dir: Path, grace_seconds: float = GRACE_SECONDS, attempt: Optional[
         return {**state, "killed": False}
     if state["status"] in ("starting", "waiting", "running"):
         _write(job_dir / "kill.json", {"t": time.time()})
-    left = end_members(job_dir, state.get("session"), grace_seconds)
+    left = end_members(job_dir, own_session(state), grace_seconds)
     deadline = time.monotonic() + 5
     while read_state(job_dir)["status"] in ("starting", "waiting", "running") and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -292,8 +288,7 @@ def supervise(job_dir: Path) -> None:
             )
         except OSError as error:
             log.write(f"cannot start {job['argv'][0]}: {error}\n".encode())
-            _write(job_dir / "exit.json", {"exit_code": 127, "seconds": 0.0, "ended_at": time.time()})
-            return
+            return _record_end(job_dir, {"exit_code": 127}, started)
     running = {
         **own,
         "status": "running",
@@ -314,14 +309,16 @@ def supervise(job_dir: Path) -> None:
                 reason = "max_runtime"
                 end_members(job_dir, child.pid, GRACE_SECONDS)
     end_members(job_dir, child.pid, GRACE_SECONDS)
+    code = child.returncode
+    _record_end(job_dir, {"exit_code": code} if code >= 0 else {"signal": -code}, started, reason)
+
+
+def _record_end(job_dir: Path, ended: Json, started: float, reason: Optional[str] = None) -> None:
+    """`started`: on the monotonic clock."""
     if (job_dir / "kill.json").exists():
         reason = "killed"
-    code = child.returncode
-    ended = {"exit_code": code} if code >= 0 else {"signal": -code}
-    _write(
-        job_dir / "exit.json",
-        {**ended, "reason": reason, "seconds": round(time.monotonic() - started, 3), "ended_at": time.time()},
-    )
+    seconds = round(time.monotonic() - started, 3)
+    _write(job_dir / "exit.json", {**ended, "reason": reason, "seconds": seconds, "ended_at": time.time()})
 
 
 def _wait_for_gpus(job_dir: Path, job: Json, own: Json) -> Optional[int]:
@@ -336,7 +333,7 @@ def _wait_for_gpus(job_dir: Path, job: Json, own: Json) -> Optional[int]:
         except BlockingIOError:
             holder = os.pread(descriptor, 1000, 0).decode(errors="replace")
             if (job_dir / "kill.json").exists():
-                _write(job_dir / "exit.json", {"signal": signal.SIGTERM, "reason": "killed", "seconds": 0.0})
+                _record_end(job_dir, {"signal": int(signal.SIGTERM)}, time.monotonic())
                 sys.exit()
             _write(job_dir / "state.json", {**own, "status": "waiting", "waiting_for": holder})
             time.sleep(1)

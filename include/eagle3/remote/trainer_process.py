@@ -98,10 +98,9 @@ class TrainerProcess:
                 last_lines.append(line)
                 self._follow(line)
         except BaseException:
-            process.kill()
+            _stop(process)
             raise
-        finally:
-            process.wait()
+        process.wait()
         if process.returncode:
             decisive = next((line for line in reversed(last_lines) if re.search(r"\w(Error|Exception)\b", line)), "")
             raise RuntimeError(
@@ -149,6 +148,16 @@ class TrainerProcess:
             "seconds": round(self._epoch_seconds, 2),
         }
         self._epoch_done(record)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """SIGTERM first: torchrun takes its ranks along only then."""
+    process.terminate()
+    try:
+        process.communicate(timeout=LEFTOVER_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _end_with_parent() -> None:

@@ -51,9 +51,9 @@ def make_target(name: str, work_dir: Path) -> None:
             if folder:
                 target.make(folder)
             _write_prompts(prompts_path, target.prompts())
-    except OSError as error:
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise ConfigError(
-            f"cannot make {name} under {work_dir}: {error}; choose a --work-dir that you may write, on a disk with room"
+            f"cannot make {name} under {work_dir}: {error}; choose a --work-dir that you may write"
         ) from error
     print(f"{name} made in {time.monotonic() - started:.0f} s: {model_dir}, {prompts_path}")
 

@@ -47,7 +47,7 @@ def split_into_shards(model_dir: Path, num_shards: int) -> None:
     whole = model_dir / "model.safetensors"
     tensors = load_file(whole)
     names = list(tensors)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number in range(num_shards):
         shard_name = f"model-{number + 1:05d}-of-{num_shards:05d}.safetensors"
         chosen = names[number * len(names) // num_shards : (number + 1) * len(names) // num_shards]

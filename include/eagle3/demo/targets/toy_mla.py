@@ -1,5 +1,6 @@
-"""A DeepSeek-V3 in shape (MLA, MoE) with random weights: for extraction, its answers mean nothing. Runs on the GPU host.
+"""A DeepSeek-V3 in shape (MLA, MoE) with random weights. Runs on the GPU host.
 
+It is for extraction: its answers mean nothing.
 The MLA dimensions are the real ones, since the engine's kernels are made for them; everything else is small.
 """
 
@@ -41,8 +42,8 @@ def make(model_dir: Path) -> None:
         topk_group=1,
         first_k_dense_replace=1,
         num_mtp_layers=0,
-        initializer_range=0.1,  # larger than usual, so that the blocks change the state and the argmax has few near ties
-        topk_method="noaux_tc",  # these two the engine reads from config.json, while transformers takes them for granted
+        initializer_range=0.1,  # larger than usual: each block changes the state, and the argmax has few near ties
+        topk_method="noaux_tc",  # the engine reads these two from config.json; transformers takes them for granted
         scoring_func="sigmoid",
         bos_token_id=None,
         eos_token_id=eos_token_id,
