@@ -120,7 +120,7 @@ def _wait_for_rows(run_dir: Path, count: int, process: subprocess.Popen[bytes]) 
 
 def _states_against_transformers(
     host_python: str, host_environment: dict[str, str], run_dir: Path, row: int
-) -> dict[str, list[float]]:
+) -> list[dict[str, float]]:
     spec = json.loads((run_dir / "run_spec.json").read_text())
     ids = ",".join(str(block + 1) for block in spec["after_blocks"])
     model_dir = Path(spec["work_dir"]) / spec["model_path"]
@@ -130,11 +130,18 @@ def _states_against_transformers(
     return json.loads(done.stdout)
 
 
-def _assert_states_are_right(errors: dict[str, list[float]]) -> None:
-    """Within bf16's own noise of the requested layer, and clearly not the layer before."""
-    for own, before in zip(errors["error_per_slot"], errors["error_to_layer_before"], strict=True):
-        assert own < 0.08, errors
-        assert before > 2 * own, errors
+def _assert_states_are_right(slots: list[dict[str, float]]) -> None:
+    """As near to the exact states as bfloat16 allows, and clearly not the layer before.
+
+    In deep blocks of a random MoE rounding alone sends tokens to other experts: those slots cannot tell layers apart.
+    """
+    assert len(slots) == 4
+    for slot in slots:
+        assert slot["error"] < 3 * slot["error_of_bfloat16"] + 0.01, slots
+    telling = [slot for slot in slots if slot["error_of_bfloat16"] < 0.05]
+    assert len(telling) >= 2, slots
+    for slot in telling:
+        assert slot["error_to_layer_before"] > 2 * slot["error"], slots
 
 
 def test_a_last_tap_that_is_not_the_last_block_is_refused(make_run: Run, step: Any) -> None:

@@ -1,6 +1,7 @@
 """One remote command over one open connection: paramiko where we wait, asyncssh where a trigger polls."""
 
 import asyncio
+import logging
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 COMMAND_TIMEOUT_SECONDS = 120.0
 
-asyncssh.set_log_level("WARNING")  # it tells of every command at INFO, which would bury a task log
+# Both tell of every connection and command at INFO, which would bury a task log.
+asyncssh.set_log_level("WARNING")
+logging.getLogger("paramiko").setLevel(logging.WARNING)
 
 
 class Unreachable(Exception):

@@ -79,7 +79,7 @@ class JobWatch:
         *complete, self._pending_event = (self._pending_event + poll.events).split(b"\n")
         for line in complete:
             if (own := parse_event(line)) is not None:
-                self._consume(own, own["t"], lines)
+                self._consume(own, now, lines)  # stalls are judged by our clock, pace by the host's
         if poll.state.verdict is Verdict.WAITING and poll.state.waiting_for != self._waiting_for:
             self._waiting_for = poll.state.waiting_for
             lines.append(f"waiting for the host's GPUs, which {self._waiting_for or 'another job'} uses")
@@ -97,13 +97,13 @@ class JobWatch:
     def _consume(self, event: dict[str, Any], now: float, lines: list[str]) -> None:
         assert self._progress is not None
         kind, of_step = event["kind"], "dialect" not in event
-        phase = self._progress.phase
+        phase, untold = self._progress.phase, self._progress.untold_counts(now)
         self._progress.consume(event, now)
         if self._progress.phase != phase:
+            if untold:  # how far the phase came that ends here
+                lines.append(untold)
             self._phases.add(self._progress.phase)
             self._metrics.clear()
-            if self._progress.phase not in ("finished", "failed"):
-                lines.extend(self._report(now))
         if of_step and kind == "warning":
             lines.append(f"warning: {event['text']}")
         elif of_step and kind == "metric":

@@ -37,7 +37,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model_path": "models/toy-qwen3-moe",
         "served_model_name": "toy-qwen3-moe",
         "reasoning_parser": "qwen3",
-        "after_blocks": [1, 3, 4, 7],
+        "after_blocks": [1, 2, 3, 5],
         "tensor_parallel_size": 1,
         "gpu_memory_utilization": 0.5,
         "max_model_len": 512,

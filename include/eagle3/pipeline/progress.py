@@ -153,6 +153,10 @@ class Progress:
         self.reported_phase, self.reported_at, self.reported_done = self.phase, now, self.done
         return self.line(now)
 
+    def untold_counts(self, now: float) -> str | None:
+        """The line of counts that no report has told yet."""
+        return self.line(now) if self.done is not None and self.done != self.reported_done else None
+
     def _report_is_due(self, now: float) -> bool:
         if self.phase != self.reported_phase:
             return True

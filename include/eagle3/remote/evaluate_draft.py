@@ -15,7 +15,7 @@ from eagle3.remote.step import Step
 def run(step: Step) -> dict[str, Any]:
     """Result: the baseline's fields, and `{checkpoint, drafts, draft_tokens, accepted, acceptance_length,
     acceptance_per_position, speedup, outputs_compared, outputs_identical, outputs_different, first_divergence}`;
-    `simulated_acceptance_length` is training's own estimate, where there is one.
+    `simulated_acceptance_length` is training's own estimate (None for a head from elsewhere).
     """
     baseline = step.result_of("measure_baseline")
     checkpoint = best_checkpoint(step)
@@ -33,10 +33,9 @@ def run(step: Step) -> dict[str, Any]:
         "acceptance_length": round(speculation.acceptance_length, 4),
         "acceptance_per_position": [round(share, 4) for share in speculation.acceptance_per_position],
         "speedup": round(measurement.tokens_per_second / baseline["tokens_per_second"], 4),
+        "simulated_acceptance_length": read_json(step.run_dir.best_checkpoint_path).get("simulated_acceptance_length"),
         **compare_outputs(read_json(step.run_dir.baseline_outputs_path), measurement.outputs),
     }
-    if step.run_dir.result_path("train_draft").exists():
-        result["simulated_acceptance_length"] = step.result_of("train_draft")["simulated_acceptance_length"]
     for name in ("acceptance_length", "tokens_per_second", "speedup"):
         step.events.metric(name, result[name])
     return result
