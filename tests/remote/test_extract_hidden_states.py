@@ -179,20 +179,24 @@ def test_verification_counts_missing_rows_and_names_the_next_command(make_run: R
 
 @pytest.mark.live
 def test_two_ranks_give_the_targets_states_and_labels(
-    make_run: Run, step: Any, host_python: str, host_environment: dict[str, str], tmp_path: Path
+    make_run: Run, step: Any, host_python: str, host_environment: dict[str, str], toy_work_dir: Path
 ) -> None:
     run_dir = make_run("toy-qwen3-moe", tensor_parallel_size=2, temperature=0, max_model_len=64, max_new_tokens=48)
-    model_dir = tmp_path / "models" / "toy-qwen3-moe"
-    # the longest traces are cut to max_model_len - 1
-    command = [host_python, HOST_SCRIPTS / "sample_traces.py", model_dir, "12", "60", "0", "1"]
+    model_dir, prompts = toy_work_dir / "models" / "toy-qwen3-moe", toy_work_dir / "prompts" / "toy-qwen3-moe.jsonl"
+    command = [host_python, HOST_SCRIPTS / "greedy_traces.py", model_dir, prompts, "12", "60"]
     traces = subprocess.run(command, env=host_environment, capture_output=True, timeout=120)
     assert traces.returncode == 0, traces.stderr
     (run_dir / "traces" / "traces.jsonl").write_bytes(traces.stdout)
+    lengths = [
+        len(trace["prompt_token_ids"] + trace["token_ids"]) for trace in map(json.loads, traces.stdout.splitlines())
+    ]
+    assert max(lengths) > 63, "no trace is long enough to be cut"
+    num_tokens = sum(min(length, 63) for length in lengths)  # rows are cut to max_model_len - 1
 
     done = step("extract_hidden_states", run_dir)
     assert done.returncode == 0, done.stderr
     result = _result(run_dir, "extract_hidden_states")
-    assert (result["rows"], result["resumed_rows"], result["tokens"]) == (12, 0, 12 * 63)
+    assert (result["rows"], result["resumed_rows"], result["tokens"]) == (12, 0, num_tokens)
     assert result["num_bytes"] == sum(_state_file(run_dir, row).stat().st_size for row in range(12))
     assert result["hidden_size"] == _config(model_dir)["hidden_size"]
     assert _names(run_dir) == {"manifest.jsonl", *(f"hs_{row}.safetensors" for row in range(12))}
@@ -201,7 +205,7 @@ def test_two_ranks_give_the_targets_states_and_labels(
     verified = step("verify_hidden_states", run_dir)
     assert verified.returncode == 0, verified.stderr
     result = _result(run_dir, "verify_hidden_states")
-    assert (result["rows"], result["tokens"], result["missing"]) == (12, 12 * 63, 0)
+    assert (result["rows"], result["tokens"], result["missing"]) == (12, num_tokens, 0)
     assert result["label_agreement"] >= 0.95
     assert len(result["rms_per_slot_median"]) == 4
     assert min(result["rms_per_slot_median"]) > 0

@@ -62,7 +62,7 @@ def down(site: Site) -> None:
         os.kill(pid, signal.SIGTERM)
         _wait_until("the services stop", lambda: not is_up(site), site, STOP_SECONDS)
     for job_dir in [*(site.work_dir / "jobs").glob("*/"), WorkDir(site.work_dir).server_dir]:
-        if job_dir.is_dir():
+        if (job_dir / "job.json").exists() and not (job_dir / "exit.json").exists():
             subprocess.run([site.host_python, SUPERVISOR, "kill", job_dir], stdout=subprocess.DEVNULL, check=False)
 
 

@@ -112,9 +112,9 @@ class JobSensor(_Connected, BaseSensorOperator):
             return super().execute(context)
         job = self._start(context)
         ti = context["ti"]
-        task = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
+        key = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
         self.defer(
-            trigger=JobTrigger(job.to_dict(), self.until_phase, self.poll_seconds, UNREACHABLE_SECONDS, task),
+            trigger=JobTrigger(job.to_dict(), self.until_phase, self.poll_seconds, UNREACHABLE_SECONDS, key),
             method_name="execute_complete",
         )
 

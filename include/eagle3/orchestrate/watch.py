@@ -43,6 +43,11 @@ class JobWatch:
         self._phases: set[str] = set(state.get("phases", []))
         self._now = 0.0
 
+    @property
+    def attempt(self) -> int | None:
+        """The attempt of the job that was last seen."""
+        return self._attempt
+
     def as_state(self) -> dict[str, Any]:
         """Small plain data. What the log has not completed yet is read again."""
         return {

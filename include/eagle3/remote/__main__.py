@@ -7,6 +7,7 @@ Exit status: 0 done; 2 the user must fix something; 1 the step failed.
 import argparse
 import importlib
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -41,10 +42,12 @@ def main() -> int:
 
     events = EventWriter.from_environment()
     events.started(arguments.step)
+    started = time.monotonic()
     try:
         step = load_step(arguments.step, arguments.run_dir)
         module = importlib.import_module(f"eagle3.remote.{arguments.step}")
         result = module.run(step)
+        result.setdefault("seconds", round(time.monotonic() - started, 1))
         write_json(step.run_dir.result_path(arguments.step), result)
     except ConfigError as error:
         print(f"ERROR: {error}", file=sys.stderr)

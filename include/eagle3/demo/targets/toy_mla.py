@@ -16,6 +16,18 @@ from eagle3.demo.targets.toy_tokenizer import MAX_POSITIONS, VOCAB_SIZE, toy_tok
 NUM_SHARDS = 4
 WEIGHTS_SEED, PROMPTS_SEED = 3, 4
 
+# DeepSeek's own kind of position encoding. With the default kind, vLLM's CPU kernel leaves MLA's key unrotated (0.32).
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+
 
 def make(model_dir: Path) -> None:
     torch.manual_seed(WEIGHTS_SEED)
@@ -41,6 +53,7 @@ def make(model_dir: Path) -> None:
         n_group=1,
         topk_group=1,
         first_k_dense_replace=1,
+        rope_parameters=YARN,
         num_mtp_layers=0,
         initializer_range=0.1,  # larger than usual: each block changes the state, and the argmax has few near ties
         topk_method="noaux_tc",  # the engine reads these two from config.json; transformers takes them for granted
