@@ -11,7 +11,7 @@ import pytest
 from eagle3.contract.errors import ConfigError
 from eagle3.contract.job import Verdict
 from eagle3.gpu_host.code_bundle import code_bundle
-from eagle3.gpu_host.remote_job import RemoteJob, parse_poll
+from eagle3.gpu_host.remote_job import RemoteJob, Seen, parse_poll
 from eagle3.gpu_host.shell import AsyncsshShell, Command, ParamikoShell, Unreachable, is_refusal
 
 
@@ -54,14 +54,13 @@ async def test_launch_poll_to_the_end(ssh_host, job):
     with paramiko_shell(ssh_host) as shell:
         bring_code(shell, job)
         shell.run(job.launch_command(0, 60.0, False)).require_success("launching", shell.host)
-    log, events, attempt, log_offset, event_offset = b"", b"", None, 0, 0
+    log, events, seen = b"", b"", Seen()
     async with asyncssh_shell(ssh_host) as watcher:
         deadline = time.monotonic() + 30
         while True:
-            output = await watcher.run(job.poll_command(log_offset, event_offset, attempt))
+            output = await watcher.run(job.poll_command(seen))
             poll = parse_poll(output.require_success("polling", watcher.host))
-            log, events, attempt = log + poll.log, events + poll.events, poll.state.attempt
-            log_offset, event_offset = poll.log_offset + len(poll.log), poll.event_offset + len(poll.events)
+            log, events, seen = log + poll.log, events + poll.events, poll.seen
             if poll.state.verdict is Verdict.FAILED and not poll.has_more:
                 break
             assert time.monotonic() < deadline
@@ -80,10 +79,10 @@ async def test_kill_over_ssh(ssh_host, job):
         shell.run(endless).require_success("putting", shell.host)
         shell.run(job.launch_command(0, 60.0, False)).require_success("launching", shell.host)
         shell.run(job.kill_command(2)).require_success("killing another attempt", shell.host)
-        poll = parse_poll(shell.run(job.poll_command(0, 0, None)).stdout)
+        poll = parse_poll(shell.run(job.poll_command(Seen())).stdout)
         assert poll.state.verdict is Verdict.RUNNING
         shell.run(job.kill_command(1)).require_success("killing", shell.host)
-        poll = parse_poll(shell.run(job.poll_command(0, 0, None)).stdout)
+        poll = parse_poll(shell.run(job.poll_command(Seen())).stdout)
     assert (poll.state.verdict, poll.state.reason, poll.state.signal) == (Verdict.FAILED, "killed", 15)
 
 
@@ -116,6 +115,6 @@ async def test_a_lost_connection_is_unreachable_and_a_wrong_key_is_a_refusal(ssh
 def test_a_cut_answer_is_not_taken_for_a_whole_one(job):
     with pytest.raises(ValueError, match="cut"):
         parse_poll(
-            b'{"state": {"status": "running"}, "log": {"offset": 0, "num_bytes": 9, "size": 9}, '
+            b'{"state": {"status": "running"}, "log": {"offset": 0, "num_bytes": 9, "size": 9, "inode": 1}, '
             b'"events": {"offset": 0, "num_bytes": 0, "size": 0}}\nabc'
         )

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+SUPERVISOR = [sys.executable, "-m", "eagle3.remote.supervisor"]
+
 
 @pytest.fixture
 def supervisor(repo_root: Path):
     """Runs a verb; returns its answer."""
-    script = repo_root / "include" / "eagle3" / "remote" / "supervisor.py"
+    os.environ["PYTHONPATH"] = str(repo_root / "include")
 
     def call(verb: str, job_dir: Path, *options: str, job: dict[str, Any] | None = None) -> dict[str, Any]:
-        command = [sys.executable, str(script), verb, str(job_dir), *options]
+        command = [*SUPERVISOR, verb, str(job_dir), *options]
         answer = subprocess.run(command, input=json.dumps(job).encode(), capture_output=True, check=True, timeout=60)
         return json.loads(answer.stdout.split(b"\n")[0])
 
@@ -34,6 +36,7 @@ def bash(supervisor, tmp_path: Path):
         supervisor("launch", job_dir, job={"job_id": "j", "argv": ["bash", "-c", script], **job})
         return job_dir
 
+    launch.folder = tmp_path
     yield launch
     if job_dir.exists():
         supervisor("kill", job_dir, "--grace-seconds", "0")
@@ -85,7 +88,7 @@ def test_a_second_launch_attaches_and_two_at_once_start_one_job(supervisor, bash
 
     other = tmp_path / "jobs" / "other"
     payload = json.dumps({"job_id": "other", "argv": ["bash", "-c", f"echo x >> {tmp_path}/starts; sleep 30"]}).encode()
-    command = [sys.executable, str(Path(__file__).parents[2] / "include/eagle3/remote/supervisor.py"), "launch", other]
+    command = [*SUPERVISOR, "launch", str(other)]
     racers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
     answers = [json.loads(racer.communicate(payload)[0]) for racer in racers]
     assert sorted(answer["launched"] for answer in answers) == [False, False, False, True]
@@ -129,6 +132,30 @@ def test_kill_ends_the_whole_tree_and_not_a_newer_attempt(supervisor, bash, tmp_
     answer = supervisor("kill", job_dir, "--attempt", "1", "--grace-seconds", "1")
     assert (answer["killed"], answer["left"], answer["status"], answer["reason"]) == (True, [], "exited", "killed")
     assert not [pid for pid in (tmp_path / "pids").read_text().split() if is_alive(int(pid))]
+
+
+@pytest.mark.parametrize(("last_words", "exit_code"), [("null", 0), ('{"type": "E", "message": "m"}', 1), (None, None)])
+def test_a_child_whose_supervisor_was_killed_is_adopted(supervisor, bash, last_words, exit_code):
+    say = f"""echo '{{"v": 1, "kind": "finished", "error": {last_words}}}' >> $EAGLE3_JOB_DIR/events.jsonl"""
+    job_dir = bash(f"while [ ! -e go ]; do sleep 0.1; done; {say if last_words else ''}", cwd=str(bash.folder))
+    state = supervisor("state", job_dir)
+    os.kill(state["supervisor_pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while poll(job_dir)[0]["state"].get("supervisor_pid") == state["supervisor_pid"]:
+        assert time.monotonic() < deadline, "nobody took the child over"
+        time.sleep(0.1)
+    adopted = supervisor("state", job_dir)
+    assert (adopted["pid"], adopted["supervised"], adopted["attempt"]) == (state["pid"], True, 1)
+    (bash.folder / "go").touch()
+    ended = wait_for_end(supervisor, job_dir)
+    assert (ended["exit_code"], ended["adopted"]) == (exit_code, True)
+
+
+def test_the_maximum_run_time_holds_for_an_adopted_child(supervisor, bash):
+    job_dir = bash("sleep 300", max_runtime_seconds=3)
+    os.kill(supervisor("state", job_dir)["supervisor_pid"], signal.SIGKILL)
+    poll(job_dir)
+    assert wait_for_end(supervisor, job_dir, seconds=30)["reason"] == "max_runtime"
 
 
 def test_both_gone_without_an_exit_file_is_vanished(supervisor, bash):
@@ -186,25 +213,43 @@ def test_gpu_lock_is_waited_for_and_names_its_holder(supervisor, bash, tmp_path)
 
 def test_the_launcher_does_not_hand_its_own_marker_to_the_job(supervisor, bash, tmp_path):
     """A step that starts the server must not take the server along when it ends."""
-    script = Path(__file__).parents[2] / "include/eagle3/remote/supervisor.py"
     inner = tmp_path / "jobs" / "inner"
     payload = json.dumps({"job_id": "inner", "argv": ["sleep", "300"]})
-    outer = bash(f"echo '{payload}' | {sys.executable} {script} launch {inner}")
+    outer = bash(f"echo '{payload}' | {' '.join(SUPERVISOR)} launch {inner}")
     assert wait_for_end(supervisor, outer)["exit_code"] == 0
     assert supervisor("state", inner)["status"] == "running"
     supervisor("kill", inner, "--grace-seconds", "0")
 
 
-def test_poll_brings_every_byte_once_across_attempts(supervisor, bash, repo_root):
+def poll(job_dir: Path, **seen: Any) -> tuple[dict[str, Any], bytes]:
+    """The header of the answer, and the bytes behind it."""
+    command = [*SUPERVISOR, "poll", str(job_dir), "--seen", json.dumps(seen)]
+    header, _, content = subprocess.run(command, capture_output=True, check=True).stdout.partition(b"\n")
+    return json.loads(header), content
+
+
+def test_poll_brings_every_byte_once_across_attempts(supervisor, bash):
     job_dir = bash("printf 'a\\xff\\0b'; sleep 0.3; printf tail; exit 1")
     wait_for_end(supervisor, job_dir)
-    command = [sys.executable, str(repo_root / "include/eagle3/remote/supervisor.py"), "poll", str(job_dir)]
-    whole = subprocess.run(command, capture_output=True, check=True).stdout
-    assert whole.split(b"\n", 1)[1] == b"a\xff\0btail"
-    part = subprocess.run([*command, "--log-offset", "4", "--attempt", "1"], capture_output=True, check=True).stdout
-    assert part.split(b"\n", 1)[1] == b"tail"
+    header, whole = poll(job_dir)
+    assert whole == b"a\xff\0btail"
+    inode = header["log"]["inode"]
+    assert poll(job_dir, log_offset=4, log_inode=inode, attempt=1)[1] == b"tail"
     bash("echo second")
     wait_for_end(supervisor, job_dir)
-    second = subprocess.run([*command, "--log-offset", "4", "--attempt", "1"], capture_output=True, check=True).stdout
-    assert second.split(b"\n", 1)[1] == b"second\n", "offsets of an earlier attempt mean nothing in this log"
+    assert poll(job_dir, log_offset=4, log_inode=inode, attempt=1)[1] == b"second\n", "offsets of another attempt"
     assert (job_dir / "log.1").read_bytes() == b"a\xff\0btail"
+
+
+def test_poll_notices_a_log_that_was_rotated_truncated_or_deleted(supervisor, bash):
+    job_dir = bash("echo old line; exit 1")
+    wait_for_end(supervisor, job_dir)
+    header, _ = poll(job_dir)
+    seen = {"attempt": 1, "log_offset": header["log"]["size"], "log_inode": header["log"]["inode"]}
+    (job_dir / "log").rename(job_dir / "log.rotated")
+    (job_dir / "log").write_text("a new and longer line\n")
+    assert poll(job_dir, **seen)[1] == b"a new and longer line\n"
+    (job_dir / "log").write_text("short\n")
+    assert poll(job_dir, **{**seen, "log_inode": None, "log_offset": 22})[1] == b"short\n"
+    (job_dir / "log").unlink()
+    assert poll(job_dir, **seen)[1] == b""

@@ -15,7 +15,7 @@ from eagle3.contract.errors import ConfigError
 from eagle3.contract.run_dir import WorkDir
 from eagle3.contract.run_spec import RunSpec
 from eagle3.demo.keeper import keeper_pid
-from eagle3.demo.site import AIRFLOW_USER, ROOT, Site, is_port_busy
+from eagle3.demo.site import AIRFLOW_USER, Site, is_port_busy
 from eagle3.demo.ssh_server import make_key, public_line
 from eagle3.pipeline.names import PIPELINE_DAG_ID, SSH_CONN_ID
 from eagle3.pipeline.presets import resolve
@@ -23,7 +23,6 @@ from eagle3.pipeline.presets import resolve
 NEEDED_DISK_BYTES = 2e9
 START_SECONDS = 180.0
 STOP_SECONDS = 60.0
-SUPERVISOR = ROOT / "include" / "eagle3" / "remote" / "supervisor.py"
 
 
 def is_up(site: Site) -> bool:
@@ -63,7 +62,8 @@ def down(site: Site) -> None:
         _wait_until("the services stop", lambda: not is_up(site), site, STOP_SECONDS)
     for job_dir in [*(site.work_dir / "jobs").glob("*/"), WorkDir(site.work_dir).server_dir]:
         if (job_dir / "job.json").exists() and not (job_dir / "exit.json").exists():
-            subprocess.run([site.host_python, SUPERVISOR, "kill", job_dir], stdout=subprocess.DEVNULL, check=False)
+            command = [str(site.host_python), "-m", "eagle3.remote.supervisor", "kill", str(job_dir)]
+            subprocess.run(command, env=site.host_environment(), stdout=subprocess.DEVNULL, check=False)
 
 
 def _check(site: Site, spec: RunSpec) -> None:

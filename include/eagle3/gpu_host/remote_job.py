@@ -38,8 +38,8 @@ class RemoteJob:
         return WorkDir(Path(self.work_dir)).code_dir(self.code_sha)
 
     def _supervisor(self, verb: str, path: Path, *options: str, stdin: bytes = b"") -> Command:
-        script = self.code_dir / "eagle3" / "remote" / "supervisor.py"
-        return Command([self.host_python, str(script), verb, str(path), *options], stdin)
+        module = ["env", f"PYTHONPATH={self.code_dir}", self.host_python, "-m", "eagle3.remote.supervisor"]
+        return Command([*module, verb, str(path), *options], stdin)
 
     def launch_command(self, clear_number: int, max_runtime_seconds: float, needs_gpus: bool) -> Command:
         job: dict[str, Any] = {
@@ -60,11 +60,8 @@ class RemoteJob:
     def put_command(self, path: Path, content: bytes) -> Command:
         return self._supervisor("put", path, stdin=content)
 
-    def poll_command(self, log_offset: int, event_offset: int, attempt: int | None) -> Command:
-        options = ["--log-offset", str(log_offset), "--event-offset", str(event_offset)]
-        if attempt is not None:
-            options += ["--attempt", str(attempt)]
-        return self._supervisor("poll", self.job_dir, *options)
+    def poll_command(self, seen: "Seen") -> Command:
+        return self._supervisor("poll", self.job_dir, "--seen", json.dumps(asdict(seen)))
 
     def kill_command(self, attempt: int | None) -> Command:
         """End the job; with `attempt`, only that attempt, so that a late kill cannot hit a newer one."""
@@ -73,16 +70,36 @@ class RemoteJob:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """How far the job's files were read, and which files those were: what the next poll continues from."""
+
+    attempt: int | None = None
+    log_offset: int = 0
+    log_inode: int | None = None
+    event_offset: int = 0
+
+
+@dataclass(frozen=True)
 class Poll:
-    """One answer of the host: the job's state and the bytes that are new since the offsets asked for."""
+    """One answer of the host: the job's state and the bytes that are new since what was seen."""
 
     state: JobState
     log: bytes
     log_offset: int  # where `log` begins
     log_size: int
+    log_inode: int
     events: bytes
     event_offset: int
     event_size: int
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(
+            self.state.attempt,
+            self.log_offset + len(self.log),
+            self.log_inode,
+            self.event_offset + len(self.events),
+        )
 
     @property
     def has_more(self) -> bool:
@@ -102,6 +119,7 @@ def parse_poll(stdout: bytes) -> Poll:
         rest[: log["num_bytes"]],
         log["offset"],
         log["size"],
+        log["inode"],
         rest[log["num_bytes"] :],
         events["offset"],
         events["size"],

@@ -4,11 +4,12 @@ It knows where it is by two offsets and the job's attempt, so that another proce
 """
 
 from collections import deque
+from dataclasses import asdict
 from typing import Any
 
 from eagle3.contract.event import parse_event
 from eagle3.contract.job import TERMINAL, Verdict
-from eagle3.gpu_host.remote_job import Poll, RemoteJob
+from eagle3.gpu_host.remote_job import Poll, RemoteJob, Seen
 from eagle3.gpu_host.shell import Command
 from eagle3.pipeline import dialects
 from eagle3.pipeline.failures import find_failure
@@ -28,9 +29,7 @@ class JobWatch:
         self._until_phase = until_phase
         self._step = step_named(job.step)
         state = state or {}
-        self._attempt: int | None = state.get("attempt")
-        self._log_offset = state.get("log_offset", 0)
-        self._event_offset = state.get("event_offset", 0)
+        self._seen = Seen(**state.get("seen", {}))
         self._progress = Progress.from_state(state["progress"]) if "progress" in state else None
         self._last: dict[str, Any] = state.get("last", {})
         self._metrics: dict[str, Any] = state.get("metrics", {})
@@ -46,14 +45,16 @@ class JobWatch:
     @property
     def attempt(self) -> int | None:
         """The attempt of the job that was last seen."""
-        return self._attempt
+        return self._seen.attempt
 
     def as_state(self) -> dict[str, Any]:
         """Small plain data. What the log has not completed yet is read again."""
         return {
-            "attempt": self._attempt,
-            "log_offset": self._log_offset - self._splitter.pending_bytes,
-            "event_offset": self._event_offset - len(self._pending_event),
+            "seen": {
+                **asdict(self._seen),
+                "log_offset": self._seen.log_offset - self._splitter.pending_bytes,
+                "event_offset": self._seen.event_offset - len(self._pending_event),
+            },
             "progress": self._progress.as_state() if self._progress else Progress.begin(self._now).as_state(),
             "last": self._last,
             "metrics": self._metrics,
@@ -62,17 +63,15 @@ class JobWatch:
         }
 
     def poll_command(self) -> Command:
-        return self._job.poll_command(self._log_offset, self._event_offset, self._attempt)
+        return self._job.poll_command(self._seen)
 
     def take(self, poll: Poll, now: float) -> list[str]:
         """Digest one answer of the host; returns the lines worth a place in the task log."""
         self._now = now
-        if self._progress is None or poll.state.attempt != self._attempt:
-            self._begin_attempt(poll, now)
+        if self._progress is None or poll.state.attempt != self._seen.attempt:
+            self._begin_attempt(now)
         assert self._progress is not None
-        self._poll = poll
-        self._log_offset = poll.log_offset + len(poll.log)
-        self._event_offset = poll.event_offset + len(poll.events)
+        self._poll, self._seen = poll, poll.seen
         lines: list[str] = []
         segments = self._splitter.feed(poll.log)
         if poll.state.verdict in TERMINAL and not poll.has_more:
@@ -90,8 +89,7 @@ class JobWatch:
             lines.append(f"waiting for the host's GPUs, which {self._waiting_for or 'another job'} uses")
         return lines + self._due_reports(now)
 
-    def _begin_attempt(self, poll: Poll, now: float) -> None:
-        self._attempt = poll.state.attempt
+    def _begin_attempt(self, now: float) -> None:
         self._progress = Progress.begin(now)
         self._splitter, self._pending_event = LineSplitter(), b""
         self._segments.clear()

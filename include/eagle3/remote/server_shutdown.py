@@ -6,6 +6,8 @@ from typing import Any
 
 from eagle3.contract.errors import ConfigError, JobFailed
 from eagle3.remote import supervisor
+from eagle3.remote.job_folder import read_state
+from eagle3.remote.processes import members, own_session
 from eagle3.remote.server_processes import gpu_memory, gpu_processes, port_holder, port_is_open
 from eagle3.remote.server_watch import POLL_SECONDS, is_alive
 from eagle3.remote.step import Step
@@ -26,8 +28,7 @@ def stop(step: Step) -> dict[str, Any]:
     was_running = is_alive(step)
     abandoned = asyncio.run(_drain(step)) if was_running else 0
     step.events.phase("stopping")
-    state = supervisor.read_state(server_dir)
-    before = supervisor.members(server_dir.resolve(), state.get("session"))
+    before = members(server_dir.resolve(), own_session(read_state(server_dir)))
     left = supervisor.kill(server_dir, GRACE_SECONDS)["left"]
     if left:
         raise JobFailed("not_ended", f"processes {left} of the server in {server_dir} survive SIGKILL: see dmesg")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from eagle3.contract.errors import ConfigError, JobFailed
 from eagle3.contract.run_dir import read_json
-from eagle3.remote import supervisor
+from eagle3.remote.job_folder import ALIVE, read_state
 from eagle3.remote.server_command import describe_server
 from eagle3.remote.server_log import decisive_line, last_lines
 from eagle3.remote.step import Step
@@ -17,7 +17,6 @@ from eagle3.remote.vllm_client import RequestFailed, VllmClient
 
 T = TypeVar("T")
 
-ALIVE = ("starting", "waiting", "running")
 POLL_SECONDS = 1.0
 COUNTER_SECONDS = 30.0
 SERVING_STALL_SECONDS = 900.0
@@ -25,12 +24,12 @@ DYING_SECONDS = 5.0
 
 
 def is_alive(step: Step) -> bool:
-    return supervisor.read_state(step.run_dir.work_dir.server_dir)["status"] in ALIVE
+    return read_state(step.run_dir.work_dir.server_dir)["status"] in ALIVE
 
 
 def waiting_for(step: Step) -> str | None:
     """The job that holds the GPUs which the server waits for; None when it does not wait."""
-    state = supervisor.read_state(step.run_dir.work_dir.server_dir)
+    state = read_state(step.run_dir.work_dir.server_dir)
     return str(state.get("waiting_for") or "another job") if state["status"] == "waiting" else None
 
 
@@ -74,7 +73,7 @@ async def while_serving(step: Step, work: Coroutine[Any, Any, T]) -> T:
 
 def require_alive(step: Step, phase: str) -> None:
     """Raises JobFailed with the line that explains the death; ConfigError when vLLM refuses its arguments."""
-    state = supervisor.read_state(step.run_dir.work_dir.server_dir)
+    state = read_state(step.run_dir.work_dir.server_dir)
     if state["status"] in ALIVE:
         return
     end = f"exit code {state['exit_code']}" if "exit_code" in state else f"signal {state.get('signal', 'unknown')}"
