@@ -1,14 +1,21 @@
 """What the tests share: the two environments, small targets, and SSH servers that are real."""
 
+import getpass
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
+
+from eagle3.demo.lifecycle import access_token
+from eagle3.demo.site import Site, free_port, is_port_busy
+from eagle3.demo.ssh_server import make_key, public_line
 
 REPO_ROOT = Path(__file__).resolve().parents[1]
 
@@ -62,10 +69,6 @@ def _wait_for(path: Path) -> None:
 @pytest.fixture(scope="session")
 def asyncssh_host(tmp_path_factory: pytest.TempPathFactory, host_environment: dict[str, str]) -> Iterator[SshHost]:
     """The demo's own server, in a process of its own."""
-    import sys
-
-    from eagle3.demo.ssh_server import make_key, public_line
-
     directory = tmp_path_factory.mktemp("asyncssh")
     server = subprocess.Popen([sys.executable, "-m", "eagle3.demo.ssh_server", str(directory)], env=host_environment)
     try:
@@ -84,11 +87,6 @@ def asyncssh_host(tmp_path_factory: pytest.TempPathFactory, host_environment: di
 @pytest.fixture(scope="session")
 def openssh_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
     """OpenSSH's sshd, where it is installed, with a configuration of its own."""
-    import getpass
-
-    from eagle3.demo.site import free_port, is_port_busy
-    from eagle3.demo.ssh_server import make_key, public_line
-
     sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ["PATH"])
     if sshd is None:
         pytest.skip("OpenSSH's sshd is not installed here (Debian: openssh-server)")
@@ -119,3 +117,39 @@ def openssh_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
 def ssh_host(request: pytest.FixtureRequest) -> SshHost:
     """Each test with it runs against both servers."""
     return request.getfixturevalue(f"{request.param}_host")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory, toy_work_dir) -> Site:
+    root = tmp_path_factory.mktemp("site")
+    (root / "host").mkdir()
+    for name in ("models", "prompts"):  # the target is made once for all tests
+        (root / "host" / name).symlink_to(toy_work_dir / name)
+    os.environ["EAGLE3_AIRFLOW_PORT"] = str(free_port())
+    return Site(root)
+
+
+@pytest.fixture(scope="session")
+def eagle3(site):
+    """Runs the console command, as a user would."""
+
+    def run(*arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("eagle3")), *arguments]
+        environment = {**os.environ, "EAGLE3_DEMO_DIR": str(site.root), "COLUMNS": "160"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+
+    yield run
+    run("down", seconds=120)
+
+
+@pytest.fixture(scope="session")
+def up(eagle3):
+    result = eagle3("up", "--preset", "toy", seconds=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture(scope="session")
+def api(site, up) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {access_token(site)}"}
+    return httpx.Client(base_url=f"{site.url}/api/v2", headers=headers, timeout=60)

@@ -3,54 +3,16 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from eagle3.demo.lifecycle import access_token
-from eagle3.demo.site import Site, free_port, is_port_busy
+from eagle3.demo.site import Site, is_port_busy
 from eagle3.pipeline.names import NIGHTLY_DAG_ID, PIPELINE_DAG_ID
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory, toy_work_dir) -> Site:
-    root = tmp_path_factory.mktemp("site")
-    (root / "host").mkdir()
-    for name in ("models", "prompts"):  # the target is made once for all tests
-        (root / "host" / name).symlink_to(toy_work_dir / name)
-    os.environ["EAGLE3_AIRFLOW_PORT"] = str(free_port())
-    return Site(root)
-
-
-@pytest.fixture(scope="module")
-def eagle3(site):
-    """Runs the console command, as a user would."""
-
-    def run(*arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).with_name("eagle3")), *arguments]
-        environment = {**os.environ, "EAGLE3_DEMO_DIR": str(site.root), "COLUMNS": "160"}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
-
-    yield run
-    run("down", seconds=120)
-
-
-@pytest.fixture(scope="module")
-def up(eagle3):
-    result = eagle3("up", "--preset", "toy", seconds=300)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result
-
-
-@pytest.fixture(scope="module")
-def api(site, up) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {access_token(site)}"}
-    return httpx.Client(base_url=f"{site.url}/api/v2", headers=headers, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +20,20 @@ def finished_run(eagle3, up) -> subprocess.CompletedProcess[str]:
     return eagle3("demo", "--preset", "toy", seconds=1200)
 
 
-def task_states(api: httpx.Client, dag_id: str, run_id: str = "~") -> dict[str, str]:
+@pytest.fixture(scope="module")
+def run_id(finished_run) -> str:
+    """`demo` says it in its first lines: `run manual__... of eagle3_pipeline`."""
+    return next(line.split()[1] for line in finished_run.stdout.splitlines() if line.startswith("run "))
+
+
+def task_states(api: httpx.Client, dag_id: str, run_id: str) -> dict[str, str]:
     tasks = api.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit=100").json()["task_instances"]
     return {task["task_id"]: task["state"] for task in tasks}
 
 
 def results(site: Site, dag_id: str) -> dict[str, Any]:
-    (run_dir,) = (site.work_dir / "runs").glob(f"{dag_id}.*")
+    """Of the DAG's newest run, by step."""
+    run_dir = max((site.work_dir / "runs").glob(f"{dag_id}.*"), key=lambda path: path.stat().st_mtime)
     return {path.stem: json.loads(path.read_text()) for path in (run_dir / "results").glob("*.json")}
 
 
@@ -73,14 +42,14 @@ def test_up_prints_where_to_log_in(site, up):
     assert site.password in up.stdout
 
 
-def test_the_pipeline_trains_a_head_that_the_live_server_accepts(finished_run, api):
+def test_the_pipeline_trains_a_head_that_the_live_server_accepts(finished_run, run_id, api):
     assert finished_run.returncode == 0, finished_run.stdout + finished_run.stderr
     last = finished_run.stdout.strip().splitlines()[-1]
     words = last.split()
     assert words[:2] == ["acceptance", "length"], last
     assert last.endswith("(untrained 1.00)")
     assert float(words[2]) > 1.5
-    states = task_states(api, PIPELINE_DAG_ID)
+    states = task_states(api, PIPELINE_DAG_ID, run_id)
     assert set(states.values()) == {"success"}, states
 
 
@@ -105,9 +74,8 @@ def test_the_plain_server_is_back_and_answers(finished_run, site):
     assert answer.json()["usage"]["completion_tokens"] >= 1
 
 
-def test_the_task_log_has_exact_counts_and_stays_short(finished_run, api):
-    (run,) = api.get(f"/dags/{PIPELINE_DAG_ID}/dagRuns").json()["dag_runs"]
-    path = f"/dags/{PIPELINE_DAG_ID}/dagRuns/{run['dag_run_id']}/taskInstances/wait_for_extraction/logs/1"
+def test_the_task_log_has_exact_counts_and_stays_short(run_id, api):
+    path = f"/dags/{PIPELINE_DAG_ID}/dagRuns/{run_id}/taskInstances/wait_for_extraction/logs/1"
     lines = [record["event"] for record in api.get(path, params={"full_content": "true"}).json()["content"]]
     progress = [line for line in lines if line.startswith("generating")]
     assert any("tokens (100 %)" in line for line in progress), lines

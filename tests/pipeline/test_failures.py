@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eagle3.pipeline.failure_rules import RULES, Reason
-from eagle3.pipeline.failures import MAX_LINE_CHARS, find_failure
+from eagle3.pipeline.failures import MAX_LINE_CHARS, Evidence, find_failure
 from eagle3.pipeline.log_lines import split_log
 
 CORPUS = Path(__file__).resolve().parents[1] / "log_corpus"
@@ -45,6 +45,14 @@ def test_nothing_harmless_is_a_failure(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", sorted((CORPUS / "raw").glob("vllm-*.log")), ids=lambda path: path.name)
 def test_good_runs_have_no_failure(path: Path) -> None:
     assert find_failure(split_log(path.read_bytes())) is None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_evidence_collected_line_by_line_gives_the_same_verdict(case: dict[str, Any]) -> None:
+    segments, evidence = split_log(case["log"].encode()), Evidence()
+    for segment in [*segments, *["a line of no interest"] * 5000]:
+        evidence.feed(segment)
+    assert evidence.find_failure() == find_failure(segments)
 
 
 def test_a_torchrun_failure_shows_the_exception_of_the_rank() -> None:

@@ -98,6 +98,7 @@ class Site:
             "API__BASE_URL": self.url,
             "API__WORKERS": 1,
             "API_AUTH__JWT_SECRET": values["jwt"],
+            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 60,  # a task whose worker died is tried again after this
             "LOGGING__WORKER_LOG_SERVER_PORT": values["log_ports"][0],
             "LOGGING__TRIGGER_LOG_SERVER_PORT": values["log_ports"][1],
             "USAGE_DATA_COLLECTION__ENABLED": False,

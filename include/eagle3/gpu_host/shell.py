@@ -71,15 +71,22 @@ class ParamikoShell:
 class AsyncsshShell:
     """Runs commands over an open asyncssh connection (`SSHHookAsync.get_conn()`)."""
 
-    def __init__(self, connection: asyncssh.SSHClientConnection, host: str) -> None:
+    def __init__(
+        self,
+        connection: asyncssh.SSHClientConnection,
+        host: str,
+        timeout_seconds: float = COMMAND_TIMEOUT_SECONDS,
+    ) -> None:
         self._connection = connection
+        self._timeout_seconds = timeout_seconds
         self.host = host
 
-    async def run(self, command: Command, timeout_seconds: float = COMMAND_TIMEOUT_SECONDS) -> Output:
+    async def run(self, command: Command) -> Output:
         try:
             # encoding=None: bytes stay bytes, a character cut by the end of a read is no error
             result = await asyncio.wait_for(
-                self._connection.run(str(command), input=command.stdin, encoding=None, check=False), timeout_seconds
+                self._connection.run(str(command), input=command.stdin, encoding=None, check=False),
+                self._timeout_seconds,
             )
         except (asyncssh.Error, OSError, TimeoutError) as error:
             raise Unreachable(f"{self.host}: {error or type(error).__name__}") from error

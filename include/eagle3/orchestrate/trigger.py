@@ -15,8 +15,6 @@ from eagle3.orchestrate.poll_loop import poll_until_over
 from eagle3.orchestrate.watch import JobWatch
 from eagle3.pipeline.names import PROGRESS_XCOM_KEY
 
-ON_KILL_SECONDS = 60.0
-
 
 class JobTrigger(BaseTrigger):
     """Polls until the job ends, or has reached a phase.
@@ -66,5 +64,5 @@ class JobTrigger(BaseTrigger):
         """The user cleared or marked the task: end this attempt of the job, and no newer one."""
         job = RemoteJob(**self.job)
         async with connect_async(job.ssh_conn_id) as shell:
-            output = await shell.run(job.kill_command(self._watch.attempt), ON_KILL_SECONDS)
+            output = await shell.run(job.kill_command(self._watch.attempt))
             self.log.info("ended job %s: %s", job.job_id, output.stdout.decode(errors="replace").strip())

@@ -12,13 +12,12 @@ from eagle3.contract.job import TERMINAL, Verdict
 from eagle3.gpu_host.remote_job import Poll, RemoteJob, Seen
 from eagle3.gpu_host.shell import Command
 from eagle3.pipeline import dialects
-from eagle3.pipeline.failures import find_failure
+from eagle3.pipeline.failures import Evidence
 from eagle3.pipeline.log_lines import LineSplitter
 from eagle3.pipeline.progress import Progress
 from eagle3.pipeline.steps import step_named
 
-KEPT_SEGMENTS = 2000  # of the log's end, searched for the cause of a failure
-TAIL_SEGMENTS = 30  # of them, shown when a job fails
+TAIL_SEGMENTS = 30  # of the log's end, shown when a job fails
 
 
 class JobWatch:
@@ -35,7 +34,8 @@ class JobWatch:
         self._metrics: dict[str, Any] = state.get("metrics", {})
         self._splitter = LineSplitter()
         self._pending_event = b""
-        self._segments: deque[str] = deque(maxlen=KEPT_SEGMENTS)
+        self._tail: deque[str] = deque(maxlen=TAIL_SEGMENTS)
+        self._evidence = Evidence()
         self._poll: Poll | None = None
         self._stalled_phase: str | None = state.get("stalled_phase")
         self._waiting_for: str | None = None
@@ -77,7 +77,8 @@ class JobWatch:
         if poll.state.verdict in TERMINAL and not poll.has_more:
             segments += self._splitter.finish()
         for segment in segments:
-            self._segments.append(segment)
+            self._tail.append(segment)
+            self._evidence.feed(segment)
             for event in dialects.read(segment):
                 self._consume(event, now, lines)
         *complete, self._pending_event = (self._pending_event + poll.events).split(b"\n")
@@ -92,7 +93,8 @@ class JobWatch:
     def _begin_attempt(self, now: float) -> None:
         self._progress = Progress.begin(now)
         self._splitter, self._pending_event = LineSplitter(), b""
-        self._segments.clear()
+        self._tail.clear()
+        self._evidence = Evidence()
         self._phases.clear()
         self._last.clear()
         self._metrics.clear()
@@ -164,7 +166,7 @@ class JobWatch:
             outcome["message"] = f"{self._job.step} ended with exit code 0, but without a result"
         elif state.verdict in (Verdict.FAILED, Verdict.VANISHED):
             error = self._last.get("error") or {}
-            failure = find_failure(list(self._segments))
+            failure = self._evidence.find_failure()
             causes = []
             if error:
                 causes.append(f"{error['type']}: {error['message']}")
@@ -174,5 +176,5 @@ class JobWatch:
             outcome["message"] = f"{self._job.step}: {state.ending}. " + " | ".join(causes)
         if "message" in outcome:
             outcome["message"] += f"\nThe whole log: {self._job.job_dir}/log on the host of {self._job.ssh_conn_id!r}"
-            outcome["tail"] = list(self._segments)[-TAIL_SEGMENTS:]
+            outcome["tail"] = list(self._tail)
         return outcome

@@ -4,6 +4,7 @@ Control side, pure. To add a reason: a row in RULES and a case in tests/log_corp
 """
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from eagle3.pipeline.failure_rules import BENIGN, CAUSE_ABOVE, CAUSE_BELOW, RULE
 from eagle3.pipeline.log_lines import message
 
 MAX_LINE_CHARS = 400
+MAX_EVIDENCE = 500
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,32 @@ _STOPPING = re.compile(
 _FRAME = re.compile(r"^\s*File \".*\", line \d+")
 _RAISE = re.compile(r"^\s*raise\b")
 _WORKING = re.compile(r"Processed prompts:\s+\d{1,2}%")
+_TELLING = (_ANY, _RESTARTED, _STOPPING, _WORKING, _GAVE_UP_TRYING)
+
+
+class Evidence:
+    """The segments of a log, fed one by one, that can matter to `find_failure`: bounded, however long the log is.
+
+    The first and the last MAX_EVIDENCE are kept: the cause comes early, its generic echo late.
+    """
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._last: deque[str] = deque(maxlen=MAX_EVIDENCE)
+
+    def feed(self, segment: str) -> None:
+        if not any(pattern.search(segment) for pattern in _TELLING) and not _EXCEPTION.search(message(segment)):
+            return
+        if _RESTARTED.search(segment):
+            self._first.clear()
+            self._last.clear()
+        if len(self._first) < MAX_EVIDENCE:
+            self._first.append(segment)
+        else:
+            self._last.append(segment)
+
+    def find_failure(self) -> Failure | None:
+        return find_failure([*self._first, *self._last])
 
 
 def find_failure(segments: Sequence[str]) -> Failure | None:
