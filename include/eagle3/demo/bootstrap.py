@@ -39,7 +39,7 @@ def check_disk(folder: str, needed_bytes: float) -> None:
 
 def lock_hash(paths: "list[str]") -> str:
     digest = hashlib.sha256(sys.version.encode())
-    for path in [*paths, os.path.join(ROOT, "pyproject.toml")]:
+    for path in paths:
         with open(path, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
