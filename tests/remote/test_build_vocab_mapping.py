@@ -10,6 +10,8 @@ import pytest
 
 from eagle3.contract.run_dir import RunDir, read_json, write_json
 
+pytestmark = pytest.mark.live  # each run imports torch and speculators
+
 END_OF_THINKING, END_OF_TURN, EOS = 297, 298, 299
 TARGET_VOCAB_SIZE = 320
 

@@ -24,6 +24,8 @@ class EventWriter:
 
     def __init__(self, path: Path | None) -> None:
         self._file = path.open("ab", buffering=0) if path else None
+        self._phase: tuple[str, float] | None = None
+        self._phase_seconds: dict[str, float] = {}
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -42,7 +44,17 @@ class EventWriter:
         self._emit("started", step=step)
 
     def phase(self, name: str) -> None:
+        self.end_phases()
+        self._phase = name, time.monotonic()
         self._emit("phase", name=name)
+
+    def end_phases(self) -> dict[str, float]:
+        """The seconds spent in each phase, the current one ends here."""
+        if self._phase:
+            name, began = self._phase
+            self._phase_seconds[name] = round(self._phase_seconds.get(name, 0.0) + time.monotonic() - began, 3)
+            self._phase = None
+        return self._phase_seconds
 
     def progress(self, done: int | float, total: int | float | None, unit: str) -> None:
         self._emit("progress", done=done, total=total, unit=unit)

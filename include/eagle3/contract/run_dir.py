@@ -32,6 +32,11 @@ class WorkDir:
         return self.server_dir / "server.json"
 
     @property
+    def history_path(self) -> Path:
+        """One line a step that ended, with the seconds of its phases: the baseline of later estimates."""
+        return self.root / "history.jsonl"
+
+    @property
     def gpu_lock_path(self) -> Path:
         """Locked by whoever uses the host's GPUs (the server, or a job); names its holder."""
         return self.root / "gpu.lock"

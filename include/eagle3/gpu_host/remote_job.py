@@ -63,6 +63,10 @@ class RemoteJob:
     def poll_command(self, seen: "Seen") -> Command:
         return self._supervisor("poll", self.job_dir, "--seen", json.dumps(asdict(seen)))
 
+    def list_command(self) -> Command:
+        """The states of all jobs beside this one, as a JSON list."""
+        return self._supervisor("list", self.job_dir.parent)
+
     def kill_command(self, attempt: int | None) -> Command:
         """End the job; with `attempt`, only that attempt, so that a late kill cannot hit a newer one."""
         options = [] if attempt is None else ["--attempt", str(attempt)]

@@ -6,15 +6,18 @@ Exit status: 0 done; 2 the user must fix something; 1 the step failed.
 
 import argparse
 import importlib
+import json
+import os
 import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 from eagle3.contract.errors import ConfigError
 from eagle3.contract.event import EventWriter
 from eagle3.contract.run_dir import write_json
-from eagle3.remote.step import load_step
+from eagle3.remote.step import Step, load_step
 
 STEPS = (
     "preflight",
@@ -35,20 +38,15 @@ STEPS = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m eagle3.remote", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m eagle3.remote", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("step", choices=STEPS, metavar="STEP", help=", ".join(STEPS))
     parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="the run's folder on this host")
     arguments = parser.parse_args()
 
     events = EventWriter.from_environment()
     events.started(arguments.step)
-    started = time.monotonic()
     try:
-        step = load_step(arguments.step, arguments.run_dir)
-        module = importlib.import_module(f"eagle3.remote.{arguments.step}")
-        result = module.run(step)
-        result.setdefault("seconds", round(time.monotonic() - started, 1))
-        write_json(step.run_dir.result_path(arguments.step), result)
+        result = run(load_step(arguments.step, arguments.run_dir, events))
     except ConfigError as error:
         print(f"ERROR: {error}", file=sys.stderr)
         events.finished(error={"type": "ConfigError", "message": str(error)})
@@ -59,6 +57,39 @@ def main() -> int:
         return 1
     events.finished(result=result)
     return 0
+
+
+def run(step: Step) -> dict[str, Any]:
+    """The step's result, which is also on disk for later steps; its times go to the host's history."""
+    started = time.monotonic()
+    done = False
+    try:
+        result = importlib.import_module(f"eagle3.remote.{step.name}").run(step)
+        result.setdefault("seconds", round(time.monotonic() - started, 1))
+        write_json(step.run_dir.result_path(step.name), result)
+        done = True
+    finally:
+        _append_history(step, done, time.monotonic() - started)
+    return result
+
+
+def _append_history(step: Step, done: bool, seconds: float) -> None:
+    entry = {
+        "v": 1,
+        "t": round(time.time(), 3),
+        "step": step.name,
+        "run": step.run_dir.root.name,
+        "model": step.spec.served_model_name,
+        "done": done,
+        "seconds": round(seconds, 3),
+        "phases": step.events.end_phases(),
+    }
+    # one write of one line: two steps that end at once do not mix
+    descriptor = os.open(step.run_dir.work_dir.history_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, json.dumps(entry).encode() + b"\n")
+    finally:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

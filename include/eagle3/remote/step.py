@@ -39,13 +39,13 @@ class Step:
         return read_json(path)
 
 
-def load_step(name: str, run_dir: Path) -> Step:
+def load_step(name: str, run_dir: Path, events: EventWriter) -> Step:
     """Raises ConfigError when the folder has no valid run spec."""
     paths = RunDir(run_dir.absolute())
     if not paths.run_spec_path.exists():
         raise ConfigError(f"no run spec at {paths.run_spec_path}: is --run-dir a folder of runs/?")
     spec = parse_run_spec(read_json(paths.run_spec_path))
-    return Step(name, spec, paths, EventWriter.from_environment())
+    return Step(name, spec, paths, events)
 
 
 def device_type() -> str:

@@ -1,4 +1,4 @@
-"""What the control side asks of the GPU host: launch, relaunch, state, poll, kill, put. One verb, one command.
+"""What the control side asks of the GPU host: launch, relaunch, state, list, poll, kill, put. One verb, one command.
 
 By hand, in the folder of the run's code: `python3 -m eagle3.remote.supervisor state|kill JOB_DIR`.
 Stdlib only, Python 3.9 or later.
@@ -132,8 +132,10 @@ def kill(job_dir: Path, grace_seconds: float = GRACE_SECONDS, attempt: Optional[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("verb", choices=["launch", "relaunch", "state", "poll", "kill", "put"])
-    parser.add_argument("path", type=Path, help="the job folder (put: the file to write from stdin)")
+    parser.add_argument("verb", choices=["launch", "relaunch", "state", "list", "poll", "kill", "put"])
+    parser.add_argument(
+        "path", type=Path, help="the job folder (list: the folder of job folders; put: the file to write)"
+    )
     parser.add_argument("--seen", type=json.loads, default={}, help="poll: where the last one ended, as JSON")
     parser.add_argument("--attempt", type=int, help="kill: only this attempt")
     parser.add_argument("--grace-seconds", type=float, default=GRACE_SECONDS)
@@ -144,6 +146,8 @@ def main() -> None:
         print(json.dumps(launch(options.path, read(options.path / "job.json"))))
     elif options.verb == "state":
         print(json.dumps(read_state(options.path)))
+    elif options.verb == "list":
+        print(json.dumps([read_state(path.parent) for path in sorted(options.path.glob("*/job.json"))]))
     elif options.verb == "poll":
         poll(options.path, options.seen, sys.stdout.buffer)
     elif options.verb == "kill":
