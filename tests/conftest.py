@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +117,45 @@ def openssh_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
 def ssh_host(request: pytest.FixtureRequest) -> SshHost:
     """Each test with it runs against both servers."""
     return request.getfixturevalue(f"{request.param}_host")
+
+
+@dataclass(frozen=True)
+class ScriptedPython:
+    """A stand-in for `host_python`: hands `-m eagle3.remote STEP` to a bash script, all else to the real one."""
+
+    path: Path
+
+    @property
+    def starts(self) -> list[int]:
+        """The pid of every process that ran the step."""
+        starts = self.path.parent / "starts"
+        return [int(pid) for pid in starts.read_text().split()] if starts.exists() else []
+
+    @property
+    def job_dir(self) -> Path:
+        return Path((self.path.parent / "job_dir").read_text().strip())
+
+
+@pytest.fixture(scope="session")
+def scripted_python(host_python: str) -> Callable[..., ScriptedPython]:
+    """`scripted_python(folder, script, after_launch="true")`; the script's function `finish` says that it did well."""
+    event = '{"v": 1, "t": 1, "kind": "finished", "result": {"a": 1}, "error": null}'
+    finish = f"finish() {{ echo '{event}' >> $EAGLE3_JOB_DIR/events.jsonl; }}"
+
+    def make(folder: Path, script: str, after_launch: str = "true") -> ScriptedPython:
+        folder.mkdir(parents=True)
+        note = f"echo $EAGLE3_JOB_DIR > {folder}/job_dir; echo $$ >> {folder}/starts"
+        (folder / "step.sh").write_text(f"{note}\n{finish}\n{script}\n")
+        python = folder / "python"
+        python.write_text(
+            f'#!/bin/bash\n[ "$1 $2" = "-m eagle3.remote" ] && exec bash {folder}/step.sh "$3"\n'
+            f'{host_python} "$@"\n'
+            f'status=$?; [[ "$*" = *supervisor\\ launch* ]] && {after_launch}; exit $status\n'
+        )
+        python.chmod(0o755)
+        return ScriptedPython(python)
+
+    return make
 
 
 @pytest.fixture(scope="session")

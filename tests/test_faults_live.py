@@ -19,9 +19,6 @@ from eagle3.pipeline.names import PIPELINE_DAG_ID
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
-FINISH = (
-    """echo '{"v": 1, "t": 1, "kind": "finished", "result": {"a": 1}, "error": null}' >> $EAGLE3_JOB_DIR/events.jsonl"""
-)
 RUNS = f"/dags/{PIPELINE_DAG_ID}/dagRuns"
 
 
@@ -36,22 +33,10 @@ def eventually(what: str, condition, seconds: float = 120) -> Any:
 class Run:
     """A run of the pipeline whose first step, preflight, is a script; the later ones are not reached."""
 
-    def __init__(self, api: httpx.Client, site: Site, script: str, after_launch: str = "true") -> None:
+    def __init__(self, api: httpx.Client, python: Any) -> None:
         self.api = api
-        self.folder = site.work_dir / f"script-{time.monotonic_ns()}"
-        self.folder.mkdir()
-        (self.folder / "step.sh").write_text(
-            f"echo $EAGLE3_JOB_DIR > {self.folder}/job_dir; echo $$ >> {self.folder}/starts\n{script}\n"
-        )
-        python = self.folder / "python"
-        python.write_text(
-            '#!/bin/bash\nif [ "$1 $2" = "-m eagle3.remote" ]; then\n'
-            f'  [ "$3" = preflight ] || exit 1\n  exec bash {self.folder}/step.sh\nfi\n'
-            f'{site.host_python} "$@"\n'
-            f'status=$?; [[ "$*" = *supervisor\\ launch* ]] && {after_launch}; exit $status\n'
-        )
-        python.chmod(0o755)
-        conf = {"preset": "toy", "host_python": str(python)}
+        self.python = python
+        conf = {"preset": "toy", "host_python": str(python.path)}
         answer = api.post(RUNS, json={"conf": conf, "logical_date": None})
         answer.raise_for_status()
         self.id = answer.json()["dag_run_id"]
@@ -61,14 +46,8 @@ class Run:
         return self.api.get(f"{RUNS}/{self.id}/taskInstances/preflight").json()
 
     @property
-    def job_dir(self) -> Path:
-        return Path((self.folder / "job_dir").read_text().strip())
-
-    @property
     def starts(self) -> list[int]:
-        """The pid of every process that ran the step."""
-        path = self.folder / "starts"
-        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+        return self.python.starts
 
     def wait_until(self, state: str, seconds: float = 120) -> None:
         eventually(f"{state}, is {self.task['state']}", lambda: self.task["state"] == state, seconds)
@@ -93,11 +72,13 @@ class Run:
 
 
 @pytest.fixture
-def start(api, site):
+def start(api, site, scripted_python):
     runs = []
 
     def start(script: str, **kwargs: str) -> Run:
-        runs.append(Run(api, site, script, **kwargs))
+        only_preflight = f'[ "$1" = preflight ] || exit 1\n{script}'
+        folder = site.work_dir / f"script-{time.monotonic_ns()}"
+        runs.append(Run(api, scripted_python(folder, only_preflight, **kwargs)))
         return runs[-1]
 
     yield start
@@ -124,8 +105,8 @@ def test_marking_a_deferred_task_ends_its_whole_job(start, state):
     pid = run.wait_until_watched()
     run.mark(state)
     eventually("the job's processes are gone", lambda: not is_alive(pid), 60)
-    assert eventually("exit file", lambda: (run.job_dir / "exit.json").exists())
-    assert json.loads((run.job_dir / "exit.json").read_text())["reason"] == "killed"
+    assert eventually("exit file", lambda: (run.python.job_dir / "exit.json").exists())
+    assert json.loads((run.python.job_dir / "exit.json").read_text())["reason"] == "killed"
     assert len(run.starts) == 1
 
 
@@ -143,7 +124,7 @@ def test_clearing_a_deferred_task_ends_the_old_job_and_starts_one_new(start):
 
 def test_a_failed_step_is_tried_again_and_the_log_says_why(start):
     run = start(
-        '[ $(wc -l < "$(dirname $0)/starts") -gt 1 ] && { ' + FINISH + "; exit 0; }\n"
+        '[ $(wc -l < "$(dirname $0)/starts") -gt 1 ] && { ' + "finish; exit 0; }\n"
         'echo "RuntimeError: CUDA error: an illegal memory access was encountered"; exit 3'
     )
     run.wait_until("success", 180)
@@ -154,7 +135,7 @@ def test_a_failed_step_is_tried_again_and_the_log_says_why(start):
 
 
 def test_a_killed_triggerer_is_replaced_and_nothing_runs_twice(start, site):
-    run = start("sleep 25; " + FINISH)
+    run = start("sleep 25; finish")
     pid = run.wait_until_watched()
     os.kill(component_pid(site, "triggerer"), signal.SIGKILL)
     run.wait_until("success", 200)
@@ -162,10 +143,21 @@ def test_a_killed_triggerer_is_replaced_and_nothing_runs_twice(start, site):
 
 
 def test_a_scheduler_killed_while_submitting_leaves_one_job_that_the_next_try_attaches_to(start, site):
-    run = start("sleep 100; " + FINISH, after_launch="sleep 20")
+    run = start("sleep 100; finish", after_launch="sleep 20")
     eventually("the job is there", lambda: run.starts)
     os.killpg(component_pid(site, "scheduler"), signal.SIGKILL)  # and with it the worker that waits for the answer
     run.wait_until("success", 280)
     assert len(run.starts) == 1
     assert run.task["try_number"] == 2
     assert any("attached" in line for line in run.log(2))
+
+
+def test_an_unknown_key_fails_the_first_task_with_the_allowed_ones(api):
+    answer = api.post(RUNS, json={"conf": {"preset": "toy", "epoch": 3}, "logical_date": None})
+    run_id = answer.json()["dag_run_id"]
+    path = f"{RUNS}/{run_id}/taskInstances/preflight"
+    eventually("preflight failed", lambda: api.get(path).json()["state"] == "failed")
+    records = api.get(f"{path}/logs/1?full_content=true").json()["content"]
+    said = " ".join(str(record) for record in records)
+    assert "epoch. Allowed:" in said
+    assert "epochs" in said

@@ -18,10 +18,6 @@ from eagle3.gpu_host.shell import AsyncsshShell, Unreachable, is_refusal
 from eagle3.orchestrate.poll_loop import poll_until_over
 from eagle3.orchestrate.watch import JobWatch
 
-FINISH = (
-    """echo '{"v": 1, "t": 1, "kind": "finished", "result": {"a": 1}, "error": null}' >> $EAGLE3_JOB_DIR/events.jsonl"""
-)
-
 
 class Line:
     """A telephone line to the SSH server: it can be cut, refuse, or go dead without a word."""
@@ -71,15 +67,9 @@ class Line:
 class Watched:
     """A scripted job and what its watching said."""
 
-    def __init__(self, work_dir: Path, host: Any, host_python: str) -> None:
+    def __init__(self, work_dir: Path, host: Any, scripted_python: Any) -> None:
         self.work_dir, self.host = work_dir, host
-        work_dir.mkdir()
-        python = work_dir / "python"
-        python.write_text(
-            f'#!/bin/bash\n[ "$1 $2" = "-m eagle3.remote" ] && exec bash {work_dir}/step.sh\nexec {host_python} "$@"\n'
-        )
-        python.chmod(0o755)
-        self.job = RemoteJob("conn", str(work_dir), str(python), code_bundle().sha, "run", "run.preflight", "preflight")
+        self._scripted_python = scripted_python
         self.line = Line(host.port)
         self.told: list[str] = []
         self.shown: list[dict[str, Any]] = []
@@ -103,7 +93,8 @@ class Watched:
             yield AsyncsshShell(connection, "host", timeout_seconds=timeout_seconds)
 
     async def launch(self, script: str) -> None:
-        (self.work_dir / "step.sh").write_text(script)
+        python = str(self._scripted_python(self.work_dir / "python", script).path)
+        self.job = RemoteJob("conn", str(self.work_dir), python, code_bundle().sha, "run", "run.preflight", "preflight")
         await self.line.up()
         async with self.connect() as shell:
             (await shell.run(code_bundle().unpack_command(self.job.code_dir, self.job.host_python))).require_success(
@@ -122,8 +113,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path, asyncssh_host, host_python):
-    return Watched(tmp_path / "work", asyncssh_host, host_python)
+def watched(tmp_path, asyncssh_host, scripted_python):
+    return Watched(tmp_path / "work", asyncssh_host, scripted_python)
 
 
 async def test_one_connection_for_the_whole_job_and_the_end_of_the_log_is_delivered(watched):
@@ -142,7 +133,7 @@ async def test_one_connection_for_the_whole_job_and_the_end_of_the_log_is_delive
 
 @pytest.mark.parametrize("fault", ["cut", "dead"])
 async def test_a_line_that_is_lost_for_a_while_costs_nothing(watched, fault):
-    await watched.launch(f"echo one; sleep 8; echo two; {FINISH}")
+    await watched.launch("echo one; sleep 8; echo two; finish")
     watching = asyncio.create_task(watched.watch())
     await asyncio.sleep(1.5)
     if fault == "cut":
@@ -188,7 +179,7 @@ async def test_another_watcher_goes_on_where_the_first_one_was(watched):
     event = """{"v": 1, "t": %s, "kind": "progress", "done": %s, "total": 4, "unit": "rows"}"""
     progress = f"echo '{event}' >> $EAGLE3_JOB_DIR/events.jsonl"
     steps = "; sleep 1; ".join(progress % (n, n) for n in range(1, 5))
-    await watched.launch(f"echo 'caf\u00e9 \u2588\u2588'; {steps}; sleep 1; {FINISH}")
+    await watched.launch(f"echo 'caf\u00e9 \u2588\u2588'; {steps}; sleep 1; finish")
     first = asyncio.create_task(watched.watch())
     await asyncio.sleep(2)
     state = json.loads(json.dumps(watched.watching.as_state()))
@@ -202,7 +193,7 @@ async def test_another_watcher_goes_on_where_the_first_one_was(watched):
 
 
 async def test_fifty_watchers_use_a_connection_each(watched):
-    await watched.launch("sleep 10; " + FINISH)
+    await watched.launch("sleep 10; finish")
     watchers = [Watched.__new__(Watched) for _ in range(50)]
     for watcher in watchers:
         watcher.__dict__ = {**watched.__dict__, "told": [], "shown": []}
