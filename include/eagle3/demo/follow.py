@@ -87,7 +87,7 @@ def follow(api: PipelineApi, console: Console) -> bool:
             state = api.run_state()  # before the tasks, so that the last ones are shown when it has ended
             tasks = sorted(api.tasks(), key=lambda task: task["start_date"] or "~")
             for line in _news(api, tasks, shown):
-                console.print(line, highlight=False)
+                console.print(line, highlight=False, soft_wrap=True)
             live.update(Group(*_running_lines(api, tasks)))
             if state in ("success", "failed"):
                 return state == "success"
