@@ -12,6 +12,7 @@ class Verdict(StrEnum):
     RUNNING = "running"
     STALLED = "stalled"
     UNREACHABLE = "unreachable"  # the host, not the job: the job goes on
+    REFUSED = "refused"  # the host does not let us in; the job goes on
     FINISHED = "finished"
     FAILED = "failed"
     VANISHED = "vanished"  # gone without an exit file

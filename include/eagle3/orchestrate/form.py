@@ -9,7 +9,6 @@ from eagle3.pipeline.names import SSH_CONN_ID
 from eagle3.pipeline.presets import PRESETS
 from eagle3.pipeline.spec_table import meaning_of_empty
 
-FIRST_SECTION = "What people change first"
 _FIRST_FIELDS = ("model_path", "num_samples", "epochs", "after_blocks")
 
 

@@ -144,7 +144,7 @@ class JobSensor(_Connected, BaseSensorOperator):
             return event["result"]
         for line in event.get("tail", []):
             self.log.info("| %s", line)
-        failure = AirflowFailException if verdict == "refused" or event.get("config_error") else AirflowException
+        failure = AirflowFailException if verdict == Verdict.REFUSED or event.get("config_error") else AirflowException
         raise failure(event["message"])
 
     def poke(self, context: Any) -> PokeReturnValue:

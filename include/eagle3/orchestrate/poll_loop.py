@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from eagle3.contract.errors import ConfigError
+from eagle3.contract.job import Verdict
 from eagle3.gpu_host.remote_job import parse_poll
 from eagle3.gpu_host.shell import AsyncsshShell, Unreachable
 from eagle3.orchestrate.watch import JobWatch
@@ -45,11 +46,11 @@ async def poll_until_over(
                         await asyncio.sleep(poll_seconds)
             return watch.outcome()
         except ConfigError as error:
-            return {"verdict": "refused", "message": str(error)}
+            return {"verdict": str(Verdict.REFUSED), "message": str(error)}
         except Unreachable as error:
             silent_seconds = time.monotonic() - last_answer
             if silent_seconds > unreachable_seconds:
                 message = f"{error}; silent for {silent_seconds:.0f} s. The job is untouched: a retry re-attaches"
-                return {"verdict": "unreachable", "message": message}
+                return {"verdict": str(Verdict.UNREACHABLE), "message": message}
             tell(f"unreachable for {silent_seconds:.0f} s, the job goes on: {error}")
             await asyncio.sleep(min(MAX_RETRY_SECONDS, max(poll_seconds, silent_seconds / 4)))

@@ -154,7 +154,9 @@ class JobWatch:
     def progress(self) -> dict[str, Any]:
         """What the UI shows."""
         assert self._progress is not None
-        return {**self._progress.snapshot(self._now), "metrics": dict(self._metrics)}
+        assert self._poll is not None
+        verdict = Verdict.STALLED if self._stalled_phase else self._poll.state.verdict
+        return {**self._progress.snapshot(self._now), "metrics": dict(self._metrics), "verdict": str(verdict)}
 
     def outcome(self) -> dict[str, Any]:
         """The event for the operator: `verdict`, `result`, and for a failure `message`, `config_error` and `tail`."""
