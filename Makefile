@@ -24,7 +24,7 @@ check: setup
 	@PATH=$(BIN):$$PATH PYTHONPATH=include $(BIN)/lint-imports
 
 test: check
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # Without vLLM, training and Airflow runs: under a minute.
 test-fast: setup

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from eagle3.contract.event import EventWriter
 from eagle3.remote.dataset import read_rows
 from eagle3.remote.hidden_states import StateStore
 from eagle3.remote.step import load_step
@@ -23,7 +24,7 @@ VOCAB_SIZE, HIDDEN_SIZE, PROMPT_TOKENS, GENERATED_TOKENS = 256, 64, 4, 28
 
 def main(run_dir: Path) -> None:
     torch.manual_seed(0)
-    step = load_step("extract_hidden_states", run_dir)
+    step = load_step("extract_hidden_states", run_dir, EventWriter(None))
     step.model_dir.mkdir(parents=True)
     lm_head, embeddings = torch.randn(VOCAB_SIZE, HIDDEN_SIZE), torch.randn(VOCAB_SIZE, HIDDEN_SIZE)
     LlamaConfig(
