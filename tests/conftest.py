@@ -155,17 +155,21 @@ class ScriptedPython:
 
 @pytest.fixture(scope="session")
 def scripted_python(host_python: str) -> Callable[..., ScriptedPython]:
-    """`scripted_python(folder, script, after_launch="true")`; the script's function `finish` says that it did well."""
+    """`scripted_python(folder, script)`; the script's function `finish` says that it did well.
+
+    `only_step`: the others fail unseen. `after_launch`: bash that delays the supervisor's answer to a launch.
+    """
     event = '{"v": 1, "t": 1, "kind": "finished", "result": {"a": 1}, "error": null}'
     finish = f"finish() {{ echo '{event}' >> $EAGLE3_JOB_DIR/events.jsonl; }}"
 
-    def make(folder: Path, script: str, after_launch: str = "true") -> ScriptedPython:
+    def make(folder: Path, script: str, only_step: str = "*", after_launch: str = "true") -> ScriptedPython:
         folder.mkdir(parents=True)
         note = f"echo $EAGLE3_JOB_DIR > {folder}/job_dir; echo $$ >> {folder}/starts"
         (folder / "step.sh").write_text(f"{note}\n{finish}\n{script}\n")
         python = folder / "python"
         python.write_text(
-            f'#!/bin/bash\n[ "$1 $2" = "-m eagle3.remote" ] && exec bash {folder}/step.sh "$3"\n'
+            f'#!/bin/bash\nif [ "$1 $2" = "-m eagle3.remote" ]; then\n'
+            f'  [[ "$3" = {only_step} ]] && exec bash {folder}/step.sh; exit 1\nfi\n'
             f'{host_python} "$@"\n'
             f'status=$?; [[ "$*" = *supervisor\\ launch* ]] && {after_launch}; exit $status\n'
         )

@@ -98,7 +98,9 @@ class Site:
             "API__BASE_URL": self.url,
             "API__WORKERS": 1,
             "API_AUTH__JWT_SECRET": values["jwt"],
-            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 60,  # a task whose worker died is tried again after this
+            # a task whose worker or scheduler died is tried again after about a minute
+            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 60,
+            "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 30,
             "LOGGING__WORKER_LOG_SERVER_PORT": values["log_ports"][0],
             "LOGGING__TRIGGER_LOG_SERVER_PORT": values["log_ports"][1],
             "USAGE_DATA_COLLECTION__ENABLED": False,
