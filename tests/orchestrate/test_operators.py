@@ -102,6 +102,12 @@ def test_a_clear_runs_a_finished_step_again(run):
     assert len(python.starts) == 2
 
 
+def test_the_cause_that_an_earlier_poke_has_read_is_still_told(run):
+    task, _ = run("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate'; sleep 3; echo bye; exit 1")
+    with pytest.raises(AirflowException, match="CUDA out of memory"):
+        task.until_done(StepOperator(task_id="preflight", step="preflight", deferrable=False))
+
+
 def test_what_the_user_must_fix_is_not_retried(run):
     error = '{"type": "ConfigError", "message": "set model_path"}'
     finished = f"""echo '{{"v": 1, "t": 1, "kind": "finished", "result": null, "error": {error}}}'"""

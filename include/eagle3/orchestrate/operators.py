@@ -153,18 +153,22 @@ class JobSensor(_Connected, BaseSensorOperator):
         state = store.get(WATCH_STATE_KEY)
         job = self._start(context) if state is None else self._job(self._run(context), context)
         watch = JobWatch(job, self.until_phase, state)
-        self._on_host(job.ssh_conn_id, lambda shell: self._look(shell, watch))
+        self._on_host(job.ssh_conn_id, lambda shell: self._look(shell, watch, self.log.info))
+        if watch.is_over and state is not None:
+            # why a job failed may stand in what earlier pokes have read: the whole log once more, for the outcome
+            watch = JobWatch(job, self.until_phase)
+            self._on_host(job.ssh_conn_id, lambda shell: self._look(shell, watch, self.log.debug))
         if not watch.is_over:
             store.set(WATCH_STATE_KEY, watch.as_state())
             return PokeReturnValue(is_done=False)
         store.delete(WATCH_STATE_KEY)
         return PokeReturnValue(is_done=True, xcom_value=self.execute_complete(context, watch.outcome()))
 
-    def _look(self, shell: ParamikoShell, watch: JobWatch) -> None:
+    def _look(self, shell: ParamikoShell, watch: JobWatch, tell: Callable[..., None]) -> None:
         while True:
             output = shell.run(watch.poll_command()).require_success("polling", shell.host)
             for line in watch.take(parse_poll(output), time.time()):
-                self.log.info("%s", line)
+                tell("%s", line)
             if watch.is_over or not watch.has_more:
                 return
 
