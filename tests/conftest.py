@@ -28,6 +28,7 @@ GROUPS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def group(item: pytest.Item) -> str:
         return GROUPS.get(item.path.name, item.path.name)
