@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup demo up down test check test-fast
+.PHONY: setup demo up down test check test-fast test-airflow test-others
 
 setup:
 	@$(PYTHON) include/eagle3/demo/bootstrap.py
@@ -23,8 +23,15 @@ check: setup
 	@$(BIN)/mypy
 	@PATH=$(BIN):$$PATH PYTHONPATH=include $(BIN)/lint-imports
 
+# Two processes side by side: the tests that run in a live Airflow, and all others.
 test: check
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-airflow test-others
+
+test-airflow:
+	@$(BIN)/python -m pytest -m airflow
+
+test-others:
+	@$(BIN)/python -m pytest -m "not airflow"
 
 # Without vLLM, training and Airflow runs: under a minute.
 test-fast: setup

@@ -19,24 +19,6 @@ from eagle3.demo.ssh_server import make_key, public_line
 
 REPO_ROOT = Path(__file__).resolve().parents[1]
 
-# Files that share something costly run in one process (`pytest -n 2`); the longest group starts first.
-GROUPS = {
-    "test_faults_live.py": "airflow",
-    "test_pipeline_live.py": "airflow",
-    "test_server_steps.py": "server",
-    "test_generate_traces.py": "server",
-}
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def group(item: pytest.Item) -> str:
-        return GROUPS.get(item.path.name, item.path.name)
-
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: group(item) != "airflow")
-
 
 @pytest.fixture(scope="session")
 def repo_root() -> Path:

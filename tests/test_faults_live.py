@@ -17,7 +17,7 @@ import pytest
 from eagle3.demo.site import Site
 from eagle3.pipeline.names import PIPELINE_DAG_ID
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.airflow, pytest.mark.timeout(400)]
 
 RUNS = f"/dags/{PIPELINE_DAG_ID}/dagRuns"
 

@@ -12,7 +12,7 @@ import pytest
 from eagle3.demo.site import Site, is_port_busy
 from eagle3.pipeline.names import NIGHTLY_DAG_ID, PIPELINE_DAG_ID
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.live, pytest.mark.airflow, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")
