@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
-from eagle3.gpu_host.shell import Command
+from eagle3.gpu_host.shell import Command, ParamikoShell
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -39,6 +39,13 @@ class CodeBundle:
 
     def unpack_command(self, code_dir: Path, host_python: str) -> Command:
         return Command([host_python, "-c", _UNPACK, str(code_dir)], stdin=self.tar)
+
+
+def bring_code(shell: ParamikoShell, code_dir: Path, host_python: str) -> None:
+    """Unpack this installation's bundle into `code_dir` on the host, unless it is there. Raises ConfigError."""
+    if shell.run(code_bundle().is_there_command(code_dir)).exit_status != 0:
+        command = code_bundle().unpack_command(code_dir, host_python)
+        shell.run(command).require_success("unpacking the code", shell.host)
 
 
 @cache

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from eagle3.contract.errors import ConfigError
-from eagle3.gpu_host.code_bundle import code_bundle
+from eagle3.gpu_host.code_bundle import bring_code, code_bundle
 from eagle3.gpu_host.remote_job import RemoteJob
 from eagle3.gpu_host.shell import Command, ParamikoShell, Unreachable
 from eagle3.orchestrate.hosts import connect, host_settings
@@ -18,9 +18,7 @@ class HostJobs:
     def __init__(self, shell: ParamikoShell, ssh_conn_id: str, work_dir: str, host_python: str) -> None:
         self._shell = shell
         self._host = (ssh_conn_id, work_dir, host_python)
-        bundle, any_job = code_bundle(), self._job("any")
-        if shell.run(bundle.is_there_command(any_job.code_dir)).exit_status != 0:
-            self._run(bundle.unpack_command(any_job.code_dir, host_python), "unpacking the code")
+        bring_code(shell, self._job("any").code_dir, host_python)
 
     def _job(self, job_id: str) -> RemoteJob:
         return RemoteJob(*self._host, code_sha=code_bundle().sha, run_id="", job_id=job_id, step="")

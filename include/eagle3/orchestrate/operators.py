@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from eagle3.contract.errors import ConfigError
 from eagle3.contract.job import Verdict
-from eagle3.gpu_host.code_bundle import code_bundle
+from eagle3.gpu_host.code_bundle import bring_code
 from eagle3.gpu_host.remote_job import RemoteJob, parse_poll
 from eagle3.gpu_host.shell import ParamikoShell, Unreachable
 from eagle3.orchestrate.hosts import connect
@@ -33,10 +33,8 @@ T = TypeVar("T")
 
 def launch(shell: ParamikoShell, run: RunContext, job: RemoteJob) -> dict[str, Any]:
     """Bring code and spec to the host and start the job, or attach to it. Returns the supervisor's answer."""
-    bundle, step = code_bundle(), step_named(job.step)
-    if shell.run(bundle.is_there_command(job.code_dir)).exit_status != 0:
-        command = bundle.unpack_command(job.code_dir, job.host_python)
-        shell.run(command).require_success("unpacking the code", shell.host)
+    step = step_named(job.step)
+    bring_code(shell, job.code_dir, job.host_python)
     spec = run.spec.model_dump_json(indent=1).encode()
     shell.run(job.put_command(job.run_dir.run_spec_path, spec)).require_success("writing the run spec", shell.host)
     command = job.launch_command(run.clear_number, step.max_runtime_seconds, step.needs_gpu)

@@ -69,7 +69,7 @@ def read_state(job_dir: Path) -> Json:
         return {**state, "status": "running", "supervised": supervised}
     if supervised:  # it waits for GPUs, or is writing down how the child ended
         return {**state, "supervised": True}
-    if not recorded and 0 <= boottime() - job["launchedboottime"] < START_SECONDS:
+    if not recorded and 0 <= boottime() - job["launched_boottime"] < START_SECONDS:
         return {**state, "status": "starting"}
     ended = read(job_dir / "exit.json")  # it may have been written while we looked at the processes
     if ended:

@@ -47,7 +47,7 @@ def supervise(job_dir: Path) -> None:
     running: Json = {**read(job_dir / "state.json"), **own}
     if state["status"] != "running":
         lock = _wait_for_gpus(job_dir, job, own)
-        started = {"started_at": time.time(), "startedboottime": boottime()}
+        started = {"started_at": time.time(), "started_boottime": boottime()}
         try:
             child = _start_child(job_dir, job, lock)
         except OSError as error:
@@ -95,7 +95,7 @@ def _watch(
                 time.sleep(0.2)
             else:
                 return reason
-        if limit_seconds and boottime() - running["startedboottime"] > limit_seconds:
+        if limit_seconds and boottime() - running["started_boottime"] > limit_seconds:
             reason = "max_runtime"
             end_members(job_dir, own_session(running), GRACE_SECONDS)
 
@@ -121,7 +121,7 @@ def _record_end(job_dir: Path, started: Json, ended: Json, reason: Optional[str]
         reason = "killed"
     elif ended.get("exit_code") != 0 and reason is None and shutil.disk_usage(job_dir).free < FULL_DISK_BYTES:
         reason = "disk_full"
-    seconds = round(boottime() - started["startedboottime"], 3)
+    seconds = round(boottime() - started["started_boottime"], 3)
     while True:
         try:
             write(job_dir / "exit.json", {**ended, "reason": reason, "seconds": seconds, "ended_at": time.time()})
@@ -144,7 +144,7 @@ def _wait_for_gpus(job_dir: Path, job: Json, own: Json) -> Optional[int]:
         except BlockingIOError:
             holder = os.pread(descriptor, 1000, 0).decode(errors="replace")
             if (job_dir / "kill.json").exists():
-                _record_end(job_dir, {"startedboottime": boottime()}, {"signal": int(signal.SIGTERM)})
+                _record_end(job_dir, {"started_boottime": boottime()}, {"signal": int(signal.SIGTERM)})
                 sys.exit()
             write(job_dir / "state.json", {**own, "status": "waiting", "waiting_for": holder})
             time.sleep(1)

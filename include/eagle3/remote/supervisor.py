@@ -58,7 +58,7 @@ def launch(job_dir: Path, job: Json) -> Json:
             with contextlib.suppress(FileNotFoundError):
                 (job_dir / name).unlink()
         write_bytes(job_dir / "reserve", b"\0" * RESERVE_BYTES)
-        write(job_dir / "job.json", {**job, "attempt": attempt, "launchedboottime": boottime()})
+        write(job_dir / "job.json", {**job, "attempt": attempt, "launched_boottime": boottime()})
         _start_supervisor(job_dir)
         deadline = time.monotonic() + START_SECONDS
         while read_state(job_dir)["status"] == "starting" and time.monotonic() < deadline:
