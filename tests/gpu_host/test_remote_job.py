@@ -2,6 +2,7 @@
 
 import time
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
@@ -12,7 +13,7 @@ from eagle3.contract.errors import ConfigError
 from eagle3.contract.job import Verdict
 from eagle3.gpu_host.code_bundle import code_bundle
 from eagle3.gpu_host.remote_job import RemoteJob, Seen, parse_poll
-from eagle3.gpu_host.shell import AsyncsshShell, Command, ParamikoShell, Unreachable, is_refusal
+from eagle3.gpu_host.shell import AsyncsshShell, Command, ParamikoShell, PollFailed, Unreachable, is_refusal
 
 
 @contextmanager
@@ -55,11 +56,10 @@ async def test_launch_poll_to_the_end(ssh_host, job):
         bring_code(shell, job)
         shell.run(job.launch_command(0, 60.0, False)).require_success("launching", shell.host)
     log, events, seen = b"", b"", Seen()
-    async with asyncssh_shell(ssh_host) as watcher:
+    async with asyncssh_shell(ssh_host) as watcher, watcher.dialogue(job.follow_command()) as follower:
         deadline = time.monotonic() + 30
         while True:
-            output = await watcher.run(job.poll_command(seen))
-            poll = parse_poll(output.require_success("polling", watcher.host))
+            poll = parse_poll(await follower.ask(seen.as_question()))
             log, events, seen = log + poll.log, events + poll.events, poll.seen
             if poll.state.verdict is Verdict.FAILED and not poll.has_more:
                 break
@@ -77,12 +77,12 @@ async def test_kill_over_ssh(ssh_host, job):
         bring_code(shell, job)
         endless = job.put_command(job.code_dir / "eagle3/remote/__main__.py", b"import time; time.sleep(300)")
         shell.run(endless).require_success("putting", shell.host)
-        shell.run(job.launch_command(0, 60.0, False)).require_success("launching", shell.host)
-        shell.run(job.kill_command(2)).require_success("killing another attempt", shell.host)
-        poll = parse_poll(shell.run(job.poll_command(Seen())).stdout)
+        shell.run(job.launch_command(1, 60.0, False)).require_success("launching", shell.host)
+        shell.run(job.kill_command(0)).require_success("killing what an earlier clear started", shell.host)
+        poll = parse_poll(shell.ask(job.poll_command(Seen())))
         assert poll.state.verdict is Verdict.RUNNING
         shell.run(job.kill_command(1)).require_success("killing", shell.host)
-        poll = parse_poll(shell.run(job.poll_command(Seen())).stdout)
+        poll = parse_poll(shell.ask(job.poll_command(Seen())))
     assert (poll.state.verdict, poll.state.reason, poll.state.signal) == (Verdict.FAILED, "killed", 15)
 
 
@@ -112,9 +112,22 @@ async def test_a_lost_connection_is_unreachable_and_a_wrong_key_is_a_refusal(ssh
     assert is_refusal(changed.value)
 
 
-def test_a_cut_answer_is_not_taken_for_a_whole_one(job):
-    with pytest.raises(ValueError, match="cut"):
-        parse_poll(
-            b'{"state": {"status": "running"}, "log": {"offset": 0, "num_bytes": 9, "size": 9, "inode": 1}, '
-            b'"events": {"offset": 0, "num_bytes": 0, "size": 0}}\nabc'
-        )
+def test_what_login_scripts_print_is_no_answer(ssh_host, job, tmp_path):
+    """Seen to fail without the frame of an answer, and with `json.loads` of the whole output."""
+    noisy = tmp_path / "python"
+    noisy.write_text(f'#!/bin/sh\necho "Welcome to gpu-7!"\nexec {job.host_python} "$@"\n')
+    noisy.chmod(0o755)
+    job = replace(job, host_python=str(noisy))
+    with paramiko_shell(ssh_host) as shell:
+        bring_code(shell, job)
+        launched = shell.run(job.launch_command(0, 60.0, False)).require_json("launching", shell.host)
+        assert launched["launched"] is True
+        assert parse_poll(shell.ask(job.poll_command(Seen()))).state.attempt == 1
+
+
+async def test_a_poll_that_fails_on_the_host_says_what_the_host_said(ssh_host, job):
+    with paramiko_shell(ssh_host) as shell, pytest.raises(PollFailed, match=r"status 1.*No module named"):
+        shell.ask(job.poll_command(Seen()))
+    async with asyncssh_shell(ssh_host) as watcher, watcher.dialogue(job.follow_command()) as follower:
+        with pytest.raises(PollFailed, match=r"status 1.*No module named"):
+            await follower.ask(Seen().as_question())

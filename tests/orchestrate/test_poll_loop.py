@@ -15,7 +15,7 @@ from eagle3.contract.errors import ConfigError
 from eagle3.gpu_host.code_bundle import code_bundle
 from eagle3.gpu_host.remote_job import RemoteJob
 from eagle3.gpu_host.shell import AsyncsshShell, Unreachable, is_refusal
-from eagle3.orchestrate.poll_loop import poll_until_over
+from eagle3.orchestrate.poll_loop import Listener, poll_until_over
 from eagle3.orchestrate.watch import JobWatch
 
 
@@ -106,9 +106,12 @@ class Watched:
         async def show(progress: dict[str, Any]) -> None:
             self.shown.append(progress)
 
+        async def keep(state: dict[str, Any]) -> None:
+            self.kept = json.loads(json.dumps(state))
+
         self.watching = JobWatch(self.job, None, state)
         return await poll_until_over(
-            self.watching, connect or self.connect, 0.2, unreachable_seconds, self.told.append, show
+            self.watching, connect or self.connect, 0.2, unreachable_seconds, Listener(self.told.append, show, keep)
         )
 
 
@@ -159,7 +162,7 @@ async def test_giving_up_says_so_and_leaves_the_job_alone(watched):
     assert "untouched" in outcome["message"]
     await watched.line.up()
     async with watched.connect() as shell:
-        answer = json.loads((await shell.run(watched.job.kill_command(1))).stdout)
+        answer = json.loads((await shell.run(watched.job.kill_command(0))).stdout)
     assert (answer["status"], answer["reason"]) == ("exited", "killed")
 
 
@@ -171,12 +174,12 @@ async def test_a_changed_host_key_fails_at_once(watched):
     assert outcome["verdict"] == "refused"
     assert time.monotonic() - started < 5
     async with watched.connect() as shell:
-        await shell.run(watched.job.kill_command(1))
+        await shell.run(watched.job.kill_command(0))
 
 
 async def test_another_watcher_goes_on_where_the_first_one_was(watched):
     """What a poke of the reschedule sensor does, and two triggerers on one job: nothing is told twice."""
-    event = """{"v": 1, "t": %s, "kind": "progress", "done": %s, "total": 4, "unit": "rows"}"""
+    event = """{"v": 1, "up": %s, "kind": "progress", "done": %s, "total": 4, "unit": "rows"}"""
     progress = f"echo '{event}' >> $EAGLE3_JOB_DIR/events.jsonl"
     steps = "; sleep 1; ".join(progress % (n, n) for n in range(1, 5))
     await watched.launch(f"echo 'caf\u00e9 \u2588\u2588'; {steps}; sleep 1; finish")

@@ -21,7 +21,7 @@ def feed(progress: Progress, text: str, now: float) -> None:
 
 
 def step_event(kind: str, at: float, **fields: Any) -> dict[str, Any]:
-    return {"v": 1, "t": at, "kind": kind, **fields}
+    return {"v": 1, "up": at, "kind": kind, **fields}
 
 
 def count(progress: Progress, done: float, total: float | None, unit: str, at: float) -> None:

@@ -118,18 +118,18 @@ def test_clear_ends_the_old_job_before_the_new_one_starts(supervisor, bash, tmp_
     assert not is_alive(old)
 
 
-def test_kill_ends_the_whole_tree_and_not_a_newer_attempt(supervisor, bash, tmp_path):
+def test_kill_ends_the_whole_tree_and_nothing_that_a_later_clear_started(supervisor, bash, tmp_path):
     # one ignores TERM, one is a grandchild, one left the session
     children = f"(trap '' TERM; echo $BASHPID >> {tmp_path}/pids; exec sleep 300) & "
     children += f"setsid bash -c 'echo $$ >> {tmp_path}/pids; sleep 300' & wait"
-    job_dir = bash(children)
+    job_dir = bash(children, clear_number=2)
     deadline = time.monotonic() + 10
     while not (tmp_path / "pids").exists() or len((tmp_path / "pids").read_text().split()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert supervisor("kill", job_dir, "--attempt", "7")["killed"] is False
+    assert supervisor("kill", job_dir, "--clear-number", "1")["killed"] is False
     assert supervisor("state", job_dir)["status"] == "running"
-    answer = supervisor("kill", job_dir, "--attempt", "1", "--grace-seconds", "1")
+    answer = supervisor("kill", job_dir, "--clear-number", "2", "--grace-seconds", "1")
     assert (answer["killed"], answer["left"], answer["status"], answer["reason"]) == (True, [], "exited", "killed")
     assert not [pid for pid in (tmp_path / "pids").read_text().split() if is_alive(int(pid))]
 
@@ -224,7 +224,7 @@ def test_the_launcher_does_not_hand_its_own_marker_to_the_job(supervisor, bash, 
 def poll(job_dir: Path, **seen: Any) -> tuple[dict[str, Any], bytes]:
     """The header of the answer, and the bytes behind it."""
     command = [*SUPERVISOR, "poll", str(job_dir), "--seen", json.dumps(seen)]
-    header, _, content = subprocess.run(command, capture_output=True, check=True).stdout.partition(b"\n")
+    _, header, content = subprocess.run(command, capture_output=True, check=True).stdout.split(b"\n", 2)
     return json.loads(header), content
 
 

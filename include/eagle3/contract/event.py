@@ -1,4 +1,6 @@
-"""Events: one JSON line each, `{"v": 1, "t": <unix seconds>, "kind": ..., ...}`, appended by a step to its job folder.
+"""Events: one JSON line each, `{"v": 1, "t": <unix seconds>, "up": <seconds since boot>, "kind": ..., ...}`.
+
+A step appends them to its job folder. `t` is for people; durations come from `up`, which no change of the clock moves.
 
 Kinds: started, phase(name), progress(done, total, unit), metric(name, value), artifact(path), warning(text),
 finished(result | error).
@@ -34,7 +36,8 @@ class EventWriter:
         return cls(Path(job_dir) / "events.jsonl" if job_dir else None)
 
     def _emit(self, kind: str, **fields: Any) -> None:
-        event = {"v": EVENT_VERSION, "t": round(time.time(), 3), "kind": kind, **fields}
+        up = round(time.clock_gettime(time.CLOCK_BOOTTIME), 3)
+        event = {"v": EVENT_VERSION, "t": round(time.time(), 3), "up": up, "kind": kind, **fields}
         if self._file:
             self._file.write(json.dumps(event).encode() + b"\n")
         else:

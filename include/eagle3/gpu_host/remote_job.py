@@ -53,23 +53,28 @@ class RemoteJob:
             job["gpu_lock"] = str(self.run_dir.work_dir.gpu_lock_path)
         return self._supervisor("launch", self.job_dir, stdin=json.dumps(job).encode())
 
-    def relaunch_command(self) -> Command:
-        """Start the job again as it was recorded, unless it runs or is done."""
-        return self._supervisor("relaunch", self.job_dir)
+    def relaunch_command(self, clear_number: int) -> Command:
+        """Start the job again as it was recorded, unless it runs or is done; in any case after a later clear."""
+        return self._supervisor("relaunch", self.job_dir, "--clear-number", str(clear_number))
 
     def put_command(self, path: Path, content: bytes) -> Command:
         return self._supervisor("put", path, stdin=content)
 
     def poll_command(self, seen: "Seen") -> Command:
-        return self._supervisor("poll", self.job_dir, "--seen", json.dumps(asdict(seen)))
+        return self._supervisor("poll", self.job_dir, "--seen", seen.as_question().decode())
+
+    def follow_command(self) -> Command:
+        """Answers one poll after the other, for as long as the connection lives (see AsyncsshShell.dialogue)."""
+        return self._supervisor("follow", self.job_dir)
 
     def list_command(self) -> Command:
         """The states of all jobs beside this one, as a JSON list."""
         return self._supervisor("list", self.job_dir.parent)
 
-    def kill_command(self, attempt: int | None) -> Command:
-        """End the job; with `attempt`, only that attempt, so that a late kill cannot hit a newer one."""
-        options = [] if attempt is None else ["--attempt", str(attempt)]
+    def kill_command(self, clear_number: int | None) -> Command:
+        """End the job; with `clear_number`, only what that clear or an earlier one started: a late kill cannot hit the
+        attempt of a newer one."""
+        options = [] if clear_number is None else ["--clear-number", str(clear_number)]
         return self._supervisor("kill", self.job_dir, *options)
 
 
@@ -82,12 +87,16 @@ class Seen:
     log_inode: int | None = None
     event_offset: int = 0
 
+    def as_question(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
 
 @dataclass(frozen=True)
 class Poll:
     """One answer of the host: the job's state and the bytes that are new since what was seen."""
 
     state: JobState
+    boottime: float  # the host's clock: seconds since it booted
     log: bytes
     log_offset: int  # where `log` begins
     log_size: int
@@ -111,15 +120,13 @@ class Poll:
         return self.log_offset + len(self.log) < self.log_size or self.event_offset + len(self.events) < self.event_size
 
 
-def parse_poll(stdout: bytes) -> Poll:
-    """Raises ValueError for an answer that was cut short."""
-    line, _, rest = stdout.partition(b"\n")
+def parse_poll(answer: bytes) -> Poll:
+    line, _, rest = answer.partition(b"\n")
     header = json.loads(line)
     log, events = header["log"], header["events"]
-    if len(rest) != log["num_bytes"] + events["num_bytes"]:
-        raise ValueError(f"the host's answer was cut: {len(rest)} bytes, not {log['num_bytes'] + events['num_bytes']}")
     return Poll(
         JobState.from_report(header["state"]),
+        header["boottime"],
         rest[: log["num_bytes"]],
         log["offset"],
         log["size"],

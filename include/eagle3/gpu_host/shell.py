@@ -1,10 +1,14 @@
 """One remote command over one open connection: paramiko where we wait, asyncssh where a trigger polls."""
 
 import asyncio
+import json
 import logging
+import re
 import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncssh
 import paramiko
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMAND_TIMEOUT_SECONDS = 120.0
+FRAME = re.compile(rb"^eagle3 (\d+)\n", re.MULTILINE)  # of supervisor.framed
 
 # Both tell of every connection and command at INFO, which would bury a task log.
 asyncssh.set_log_level("WARNING")
@@ -23,6 +28,10 @@ logging.getLogger("paramiko").setLevel(logging.WARNING)
 
 class Unreachable(Exception):
     """The host or the connection did not answer. Says nothing about the job, which goes on."""
+
+
+class PollFailed(Unreachable):
+    """The host answered, but the command that asks about the job failed there."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,14 @@ class Output:
         said = self.stderr.decode(errors="replace").strip()[-2000:] or "nothing"
         raise ConfigError(f"{what} on {host} ended with status {self.exit_status}; it said: {said}")
 
+    def require_json(self, what: str, host: str) -> Any:
+        """The last line of the standard output: a host's login scripts may print something before it."""
+        stdout = self.require_success(what, host)
+        try:
+            return json.loads(stdout.strip().rpartition(b"\n")[2])
+        except ValueError:
+            raise ConfigError(f"{what} on {host}: not an answer of ours: {stdout[-300:]!r}") from None
+
 
 class ParamikoShell:
     """Runs commands over an open paramiko client (`SSHHook.get_conn()`)."""
@@ -66,6 +83,19 @@ class ParamikoShell:
             return Output(stdout.channel.recv_exit_status(), out, err)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise Unreachable(f"{self.host}: {error or type(error).__name__}") from error
+
+    def ask(self, command: Command) -> bytes:
+        """The framed answer. Raises Unreachable, or PollFailed with what the command said."""
+        output = self.run(command)
+        frame = FRAME.search(output.stdout)
+        if frame is None or len(output.stdout) < frame.end() + int(frame[1]):
+            raise _poll_failed(self.host, output.exit_status, output.stderr or output.stdout)
+        return output.stdout[frame.end() : frame.end() + int(frame[1])]
+
+
+def _poll_failed(host: str, status: int | None, said: bytes) -> PollFailed:
+    text = said.decode(errors="replace").strip()[-2000:] or "nothing"
+    return PollFailed(f"polling on {host} ended with status {status}; it said: {text}")
 
 
 class AsyncsshShell:
@@ -91,6 +121,48 @@ class AsyncsshShell:
         except (asyncssh.Error, OSError, TimeoutError) as error:
             raise Unreachable(f"{self.host}: {error or type(error).__name__}") from error
         return Output(result.exit_status, cast(bytes, result.stdout), cast(bytes, result.stderr))
+
+    @asynccontextmanager
+    async def dialogue(self, command: Command) -> "AsyncIterator[Dialogue]":
+        """A command that stays and answers questions, for the time of the block."""
+        try:
+            process = await asyncio.wait_for(
+                self._connection.create_process(str(command), encoding=None), self._timeout_seconds
+            )
+        except (asyncssh.Error, OSError, TimeoutError) as error:
+            raise Unreachable(f"{self.host}: {error or type(error).__name__}") from error
+        try:
+            yield Dialogue(process, self.host, self._timeout_seconds)
+        finally:
+            process.close()
+
+
+class Dialogue:
+    """Questions of one line to a command on the host, and its framed answers."""
+
+    def __init__(self, process: "asyncssh.SSHClientProcess[bytes]", host: str, timeout_seconds: float) -> None:
+        self._process = process
+        self._host = host
+        self._timeout_seconds = timeout_seconds
+
+    async def ask(self, question: bytes) -> bytes:
+        """Raises Unreachable, or PollFailed with what the command said when it ended."""
+        try:
+            return await asyncio.wait_for(self._ask(question), self._timeout_seconds)
+        except (asyncssh.Error, OSError, TimeoutError) as error:
+            raise Unreachable(f"{self._host}: {error or type(error).__name__}") from error
+
+    async def _ask(self, question: bytes) -> bytes:
+        self._process.stdin.write(question + b"\n")
+        try:
+            while (frame := FRAME.match(await self._process.stdout.readuntil(b"\n"))) is None:
+                pass
+            return await self._process.stdout.readexactly(int(frame[1]))
+        except asyncio.IncompleteReadError:
+            said, status = await self._process.stderr.read(), self._process.exit_status
+            if not said and status is None:
+                raise Unreachable(f"{self._host}: the connection ended") from None
+            raise _poll_failed(self._host, status, said) from None
 
 
 def is_refusal(error: BaseException) -> bool:

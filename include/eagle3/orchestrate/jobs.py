@@ -1,6 +1,5 @@
 """The jobs of a GPU host for a person at a terminal (`eagle3 job ...`), through the Airflow connection."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,12 +22,12 @@ class HostJobs:
     def _job(self, job_id: str) -> RemoteJob:
         return RemoteJob(*self._host, code_sha=code_bundle().sha, run_id="", job_id=job_id, step="")
 
-    def _run(self, command: Command, what: str) -> bytes:
-        return self._shell.run(command).require_success(what, self._shell.host)
+    def _ask(self, command: Command, what: str) -> Any:
+        return self._shell.run(command).require_json(what, self._shell.host)
 
     def list(self) -> list[dict[str, Any]]:
         """The state of every job, the newest first."""
-        states = json.loads(self._run(self._job("any").list_command(), "listing the jobs"))
+        states = self._ask(self._job("any").list_command(), "listing the jobs")
         return sorted(states, key=lambda state: state.get("started_at", 0), reverse=True)
 
     def show(self, job_id: str) -> dict[str, Any]:
@@ -44,11 +43,12 @@ class HostJobs:
         """The end of the job's log."""
         self.show(job_id)
         log = self._job(job_id).job_dir / "log"
-        return self._run(Command(["tail", "-c", str(num_bytes), str(log)]), "reading the log").decode(errors="replace")
+        output = self._shell.run(Command(["tail", "-c", str(num_bytes), str(log)]))
+        return output.require_success("reading the log", self._shell.host).decode(errors="replace")
 
     def kill(self, job_id: str) -> dict[str, Any]:
         self.show(job_id)
-        return json.loads(self._run(self._job(job_id).kill_command(None), "killing the job"))
+        return self._ask(self._job(job_id).kill_command(None), "killing the job")
 
 
 @contextmanager

@@ -4,7 +4,6 @@ Where a triggerer runs they are deferrable and hold no worker slot; else (`[eagl
 themselves. Submitting is safe to repeat: a retry attaches to a running job, accepts a finished one, starts a dead one.
 """
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,11 +21,12 @@ from eagle3.orchestrate.hosts import connect
 from eagle3.orchestrate.run_context import RunContext, run_context
 from eagle3.orchestrate.trigger import JobTrigger
 from eagle3.orchestrate.watch import JobWatch
+from eagle3.pipeline.names import WATCH_KEY
 from eagle3.pipeline.steps import step_named
 
 POLL_SECONDS = 3.0
 UNREACHABLE_SECONDS = 6 * 3600.0
-WATCH_STATE_KEY = "watch"
+UNREACHABLE_KEY = "unreachable_since"
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ def launch(shell: ParamikoShell, run: RunContext, job: RemoteJob) -> dict[str, A
     spec = run.spec.model_dump_json(indent=1).encode()
     shell.run(job.put_command(job.run_dir.run_spec_path, spec)).require_success("writing the run spec", shell.host)
     command = job.launch_command(run.clear_number, step.max_runtime_seconds, step.needs_gpu)
-    return json.loads(shell.run(command).require_success(f"launching {job.job_id}", shell.host))
+    return shell.run(command).require_json(f"launching {job.job_id}", shell.host)
 
 
 class _Connected:
@@ -108,31 +108,33 @@ class JobSensor(_Connected, BaseSensorOperator):
     def execute(self, context: Any) -> Any:
         if not self.deferrable:
             return super().execute(context)
-        job = self._start(context)
+        run = self._run(context)
+        job = self._start(run, context)
         ti = context["ti"]
         key = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
         self.defer(
-            trigger=JobTrigger(job.to_dict(), self.until_phase, self.poll_seconds, UNREACHABLE_SECONDS, key),
+            trigger=JobTrigger(
+                job.to_dict(), run.clear_number, self.until_phase, self.poll_seconds, UNREACHABLE_SECONDS, key
+            ),
             method_name="execute_complete",
         )
 
     def _job(self, run: RunContext, context: Any) -> RemoteJob:
         return run.job(self.step, self.launched_by, context["ti"].map_index)
 
-    def _start(self, context: Any) -> RemoteJob:
+    def _start(self, run: RunContext, context: Any) -> RemoteJob:
         """Make sure that there is a job to watch."""
-        run = self._run(context)
         job = self._job(run, context)
         if self.launches:
             state = self._on_host(run.ssh_conn_id, lambda shell: launch(shell, run, job))
             _log_launch(self.log, job, state)
         elif context["ti"].try_number > 1 or run.clear_number > 0:
-            self._on_host(run.ssh_conn_id, lambda shell: self._relaunch(shell, job))
+            self._on_host(run.ssh_conn_id, lambda shell: self._relaunch(shell, job, run.clear_number))
         return job
 
-    def _relaunch(self, shell: ParamikoShell, job: RemoteJob) -> None:
-        answer = shell.run(job.relaunch_command()).require_success(f"launching {job.job_id} again", shell.host)
-        _log_launch(self.log, job, json.loads(answer))
+    def _relaunch(self, shell: ParamikoShell, job: RemoteJob, clear_number: int) -> None:
+        output = shell.run(job.relaunch_command(clear_number))
+        _log_launch(self.log, job, output.require_json(f"launching {job.job_id} again", shell.host))
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         """The trigger's word: return the result, or fail in the right way."""
@@ -147,25 +149,43 @@ class JobSensor(_Connected, BaseSensorOperator):
 
     def poke(self, context: Any) -> PokeReturnValue:
         """The fallback where no triggerer runs: one look; where it was is kept in the task state store."""
-        store = context["task_state_store"]
-        state = store.get(WATCH_STATE_KEY)
-        job = self._start(context) if state is None else self._job(self._run(context), context)
+        store, run = context["task_state_store"], self._run(context)
+        state = store.get(WATCH_KEY)
+        job = self._start(run, context) if state is None else self._job(run, context)
         watch = JobWatch(job, self.until_phase, state)
-        self._on_host(job.ssh_conn_id, lambda shell: self._look(shell, watch, self.log.info))
-        if watch.is_over and state is not None:
-            # why a job failed may stand in what earlier pokes have read: the whole log once more, for the outcome
-            watch = JobWatch(job, self.until_phase)
-            self._on_host(job.ssh_conn_id, lambda shell: self._look(shell, watch, self.log.debug))
-        if not watch.is_over:
-            store.set(WATCH_STATE_KEY, watch.as_state())
+        try:
+            with connect(job.ssh_conn_id) as shell:
+                self._look(shell, watch, self.log.info)
+                if watch.is_over and watch.needs_whole_log:
+                    watch = watch.afresh()
+                    self._look(shell, watch, self.log.debug)
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from None
+        except Unreachable as error:
+            self._be_patient(store, watch, error)
             return PokeReturnValue(is_done=False)
-        store.delete(WATCH_STATE_KEY)
+        store.delete(UNREACHABLE_KEY)
+        if not watch.is_over:
+            store.set(WATCH_KEY, watch.as_state())
+            return PokeReturnValue(is_done=False)
+        store.delete(WATCH_KEY)
         return PokeReturnValue(is_done=True, xcom_value=self.execute_complete(context, watch.outcome()))
+
+    def _be_patient(self, store: Any, watch: JobWatch, error: Unreachable) -> None:
+        """An outage is no failure of the job, until it has lasted too long."""
+        since = store.get(UNREACHABLE_KEY) or time.time()
+        silent_seconds = time.time() - since
+        if silent_seconds > UNREACHABLE_SECONDS:
+            store.delete(UNREACHABLE_KEY)
+            raise AirflowException(f"{error}; silent for {silent_seconds:.0f} s. The job is untouched")
+        store.set(UNREACHABLE_KEY, since)
+        if watch.has_begun:
+            store.set(WATCH_KEY, watch.as_state())
+        self.log.warning("unreachable for %.0f s, the job goes on: %s", silent_seconds, error)
 
     def _look(self, shell: ParamikoShell, watch: JobWatch, tell: Callable[..., None]) -> None:
         while True:
-            output = shell.run(watch.poll_command()).require_success("polling", shell.host)
-            for line in watch.take(parse_poll(output), time.time()):
+            for line in watch.take(parse_poll(shell.ask(watch.poll_command()))):
                 tell("%s", line)
             if watch.is_over or not watch.has_more:
                 return

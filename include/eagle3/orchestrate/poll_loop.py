@@ -1,18 +1,30 @@
-"""Polls a job until it is over, whatever happens to the connection: one connection, one command a poll."""
+"""Polls a job until it is over, whatever happens to the connection: one connection, one process on the host."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from eagle3.contract.errors import ConfigError
 from eagle3.contract.job import Verdict
 from eagle3.gpu_host.remote_job import parse_poll
-from eagle3.gpu_host.shell import AsyncsshShell, Unreachable
+from eagle3.gpu_host.shell import AsyncsshShell, Dialogue, PollFailed, Unreachable
 from eagle3.orchestrate.watch import JobWatch
 
 MAX_RETRY_SECONDS = 30.0
+POLL_FAILS_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who hears of the job: `tell` gets the lines for the task log, `show` the progress whenever it changes, `keep` the
+    state to go on from, whenever something was told."""
+
+    tell: Callable[[str], None]
+    show: Callable[[dict[str, Any]], Awaitable[None]]
+    keep: Callable[[dict[str, Any]], Awaitable[None]]
 
 
 async def poll_until_over(
@@ -20,37 +32,61 @@ async def poll_until_over(
     connect: Callable[[], AbstractAsyncContextManager[AsyncsshShell]],
     poll_seconds: float,
     unreachable_seconds: float,
-    tell: Callable[[str], None],
-    show: Callable[[dict[str, Any]], Awaitable[None]],
+    listener: Listener,
 ) -> dict[str, Any]:
     """The outcome of `watch` (see `JobWatch.outcome`), or the verdict `refused` or `unreachable` with a message.
 
-    `tell` gets the lines for the task log, `show` the progress whenever it changes. A host that cannot be reached is
-    no failure of the job: the polling goes on for `unreachable_seconds` without a single answer.
+    A host that cannot be reached is no failure of the job: the polling goes on for `unreachable_seconds` without a
+    single answer, and for POLL_FAILS_SECONDS where the host answers but the polling fails there.
     """
-    shown = None
     last_answer = time.monotonic()
+
+    def answered() -> None:
+        nonlocal last_answer
+        last_answer = time.monotonic()
+
     while True:
         try:
-            async with connect() as shell:
-                while not watch.is_over:
-                    output = await shell.run(watch.poll_command())
-                    poll = parse_poll(output.require_success("polling", shell.host))
-                    last_answer = time.monotonic()
-                    for line in watch.take(poll, time.time()):
-                        tell(line)
-                    if (progress := watch.progress()) != shown:
-                        shown = progress
-                        await show(progress)
-                    if not watch.is_over and not watch.has_more:
-                        await asyncio.sleep(poll_seconds)
+            async with connect() as shell, shell.dialogue(watch.follow_command()) as host:
+                await _follow(watch, host, poll_seconds, listener, answered)
+                if watch.needs_whole_log:
+                    watch = await _read_again(watch, host)
             return watch.outcome()
         except ConfigError as error:
             return {"verdict": str(Verdict.REFUSED), "message": str(error)}
         except Unreachable as error:
             silent_seconds = time.monotonic() - last_answer
-            if silent_seconds > unreachable_seconds:
-                message = f"{error}; silent for {silent_seconds:.0f} s. The job is untouched: a retry re-attaches"
+            limit = POLL_FAILS_SECONDS if isinstance(error, PollFailed) else unreachable_seconds
+            if silent_seconds > limit:
+                message = (
+                    f"{error}; silent for {silent_seconds:.0f} s. The job is untouched: a retry re-attaches. "
+                    f"{watch.look_further}"
+                )
                 return {"verdict": str(Verdict.UNREACHABLE), "message": message}
-            tell(f"unreachable for {silent_seconds:.0f} s, the job goes on: {error}")
+            listener.tell(f"unreachable for {silent_seconds:.0f} s, the job goes on: {error}")
             await asyncio.sleep(min(MAX_RETRY_SECONDS, max(poll_seconds, silent_seconds / 4)))
+
+
+async def _follow(
+    watch: JobWatch, host: Dialogue, poll_seconds: float, listener: Listener, answered: Callable[[], None]
+) -> None:
+    shown = None
+    while not watch.is_over:
+        lines = watch.take(parse_poll(await host.ask(watch.question())))
+        answered()
+        for line in lines:
+            listener.tell(line)
+        if lines:
+            await listener.keep(watch.as_state())
+        if (progress := watch.progress()) != shown:
+            shown = progress
+            await listener.show(progress)
+        if not watch.is_over and not watch.has_more:
+            await asyncio.sleep(poll_seconds)
+
+
+async def _read_again(watch: JobWatch, host: Dialogue) -> JobWatch:
+    watch = watch.afresh()
+    while not watch.is_over:
+        watch.take(parse_poll(await host.ask(watch.question())))
+    return watch

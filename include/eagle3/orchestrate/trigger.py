@@ -4,6 +4,7 @@ Reads only. Submitting is the operator's; ending the job is on_kill's, when a us
 """
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from airflow.sdk.execution_time.xcom import XCom
@@ -11,15 +12,17 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from eagle3.gpu_host.remote_job import RemoteJob
 from eagle3.orchestrate.hosts import connect_async
-from eagle3.orchestrate.poll_loop import poll_until_over
+from eagle3.orchestrate.poll_loop import Listener, poll_until_over
 from eagle3.orchestrate.watch import JobWatch
-from eagle3.pipeline.names import PROGRESS_XCOM_KEY
+from eagle3.pipeline.names import PROGRESS_XCOM_KEY, WATCH_KEY
 
 
 class JobTrigger(BaseTrigger):
-    """Polls until the job ends, or has reached a phase.
+    """Polls until the job ends, or has reached a phase. Another triggerer goes on where this one was: what was told
+    last is kept beside the task's XComs, and a second one at the same time does no harm.
 
     :param job: `RemoteJob.to_dict()`
+    :param clear_number: the run's, when the task was deferred: what a later clear starts is not ours to end
     :param until_phase: done as soon as this phase begins; None watches to the end
     :param poll_seconds: time between polls
     :param unreachable_seconds: how long the host may be silent before the task gives up (the job goes on)
@@ -29,6 +32,7 @@ class JobTrigger(BaseTrigger):
     def __init__(
         self,
         job: dict[str, str],
+        clear_number: int,
         until_phase: str | None,
         poll_seconds: float,
         unreachable_seconds: float,
@@ -36,33 +40,37 @@ class JobTrigger(BaseTrigger):
     ) -> None:
         super().__init__()
         self.job = job
+        self.clear_number = clear_number
         self.until_phase = until_phase
         self.poll_seconds = poll_seconds
         self.unreachable_seconds = unreachable_seconds
         self.task_key = task_key
-        self._watch = JobWatch(RemoteJob(**job), until_phase)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("job", "until_phase", "poll_seconds", "unreachable_seconds", "task_key")
+        names = ("job", "clear_number", "until_phase", "poll_seconds", "unreachable_seconds", "task_key")
         return f"{type(self).__module__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        state = await XCom.aget_one(key=WATCH_KEY, **self.task_key)
         outcome = await poll_until_over(
-            self._watch,
+            JobWatch(RemoteJob(**self.job), self.until_phase, state),
             lambda: connect_async(self.job["ssh_conn_id"]),
             self.poll_seconds,
             self.unreachable_seconds,
-            tell=lambda line: self.log.info("%s", line),
-            show=self._show,
+            Listener(
+                tell=lambda line: self.log.info("%s", line),
+                show=partial(self._set, PROGRESS_XCOM_KEY),
+                keep=partial(self._set, WATCH_KEY),
+            ),
         )
         yield TriggerEvent(outcome)
 
-    async def _show(self, progress: dict[str, Any]) -> None:
-        await XCom.aset(PROGRESS_XCOM_KEY, progress, **self.task_key)
+    async def _set(self, key: str, value: dict[str, Any]) -> None:
+        await XCom.aset(key, value, **self.task_key)
 
     async def on_kill(self) -> None:
-        """The user cleared or marked the task: end this attempt of the job, and no newer one."""
+        """The user cleared or marked the task: end the job, unless a later clear has started it again."""
         job = RemoteJob(**self.job)
         async with connect_async(job.ssh_conn_id) as shell:
-            output = await shell.run(job.kill_command(self._watch.attempt))
+            output = await shell.run(job.kill_command(self.clear_number))
             self.log.info("ended job %s: %s", job.job_id, output.stdout.decode(errors="replace").strip())

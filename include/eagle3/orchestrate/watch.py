@@ -1,8 +1,10 @@
 """One watched job: polls in; log lines, progress and the outcome out. Shared by the trigger and the reschedule sensor.
 
-It knows where it is by two offsets and the job's attempt, so that another process can go on from `as_state`.
+It knows where it is by two offsets and the job's attempt, so that another process can go on from `as_state`. Time is
+the host's, in seconds since its boot: no clock that jumps moves a pace or a stall.
 """
 
+import shlex
 from collections import deque
 from dataclasses import asdict
 from typing import Any
@@ -27,6 +29,7 @@ class JobWatch:
         self._job = job
         self._until_phase = until_phase
         self._step = step_named(job.step)
+        self._is_resumed = state is not None
         state = state or {}
         self._seen = Seen(**state.get("seen", {}))
         self._progress = Progress.from_state(state["progress"]) if "progress" in state else None
@@ -40,12 +43,8 @@ class JobWatch:
         self._stalled_phase: str | None = state.get("stalled_phase")
         self._waiting_for: str | None = None
         self._phases: set[str] = set(state.get("phases", []))
+        self._worked_in: str = state.get("worked_in", "")
         self._now = 0.0
-
-    @property
-    def attempt(self) -> int | None:
-        """The attempt of the job that was last seen."""
-        return self._seen.attempt
 
     def as_state(self) -> dict[str, Any]:
         """Small plain data. What the log has not completed yet is read again."""
@@ -60,14 +59,22 @@ class JobWatch:
             "metrics": self._metrics,
             "stalled_phase": self._stalled_phase,
             "phases": sorted(self._phases),
+            "worked_in": self._worked_in,
         }
 
     def poll_command(self) -> Command:
         return self._job.poll_command(self._seen)
 
-    def take(self, poll: Poll, now: float) -> list[str]:
+    def follow_command(self) -> Command:
+        return self._job.follow_command()
+
+    def question(self) -> bytes:
+        """The next poll, for the command that follows the job."""
+        return self._seen.as_question()
+
+    def take(self, poll: Poll) -> list[str]:
         """Digest one answer of the host; returns the lines worth a place in the task log."""
-        self._now = now
+        self._now = now = poll.boottime
         if self._progress is None or poll.state.attempt != self._seen.attempt:
             self._begin_attempt(now)
         assert self._progress is not None
@@ -84,7 +91,7 @@ class JobWatch:
         *complete, self._pending_event = (self._pending_event + poll.events).split(b"\n")
         for line in complete:
             if (own := parse_event(line)) is not None:
-                self._consume(own, now, lines)  # stalls are judged by our clock, pace by the host's
+                self._consume(own, now, lines)
         if poll.state.verdict is Verdict.WAITING and poll.state.waiting_for != self._waiting_for:
             self._waiting_for = poll.state.waiting_for
             lines.append(f"waiting for the host's GPUs, which {self._waiting_for or 'another job'} uses")
@@ -103,6 +110,8 @@ class JobWatch:
         assert self._progress is not None
         kind, of_step = event["kind"], "dialect" not in event
         phase, untold = self._progress.phase, self._progress.untold_counts(now)
+        if kind == "finished":
+            self._worked_in = self._progress.line(now)
         self._progress.consume(event, now)
         if self._progress.phase != phase:
             if untold:  # how far the phase came that ends here
@@ -129,7 +138,7 @@ class JobWatch:
         if stall and stall.phase != self._stalled_phase:
             lines.append(
                 f"stalled in {stall.phase}: no progress for {stall.age_seconds:.0f} s of {stall.limit_seconds:.0f}. "
-                f"Look at {self._job.job_dir}/log and at the GPUs on the host"
+                f"Look at the GPUs on the host and at the log. {self.look_further}"
             )
         self._stalled_phase = stall.phase if stall else None
         return lines
@@ -150,6 +159,18 @@ class JobWatch:
             return False
         ended = self._poll.state.verdict in TERMINAL and not self._poll.has_more
         return ended or (self.reached_phase and self._poll.state.verdict is Verdict.RUNNING)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._poll is not None
+
+    @property
+    def needs_whole_log(self) -> bool:
+        """The job failed, and why may stand in what another process has read: begin again with `afresh`."""
+        return self._is_resumed and "message" in self.outcome()
+
+    def afresh(self) -> "JobWatch":
+        return JobWatch(self._job, self._until_phase)
 
     def progress(self) -> dict[str, Any]:
         """What the UI shows."""
@@ -175,8 +196,15 @@ class JobWatch:
             if failure and failure.decisive_line not in "".join(causes):
                 causes.append(f"{failure.reason}: {failure.decisive_line} ({failure.advice})")
             outcome["config_error"] = error.get("type") == "ConfigError"
-            outcome["message"] = f"{self._job.step}: {state.ending}. " + " | ".join(causes)
+            where = self._worked_in or (self._progress.line(self._now) if self._progress else "starting")
+            outcome["message"] = f"{self._job.step} failed in {where}: {state.ending}. " + " | ".join(causes)
         if "message" in outcome:
-            outcome["message"] += f"\nThe whole log: {self._job.job_dir}/log on the host of {self._job.ssh_conn_id!r}"
+            outcome["message"] += f"\n{self.look_further}"
             outcome["tail"] = list(self._tail)
         return outcome
+
+    @property
+    def look_further(self) -> str:
+        job = self._job
+        command = f"eagle3 job tail {shlex.quote(job.job_id)} --host {shlex.quote(job.ssh_conn_id)}"
+        return f"To look further: {command} (the whole log on that host: {job.job_dir}/log)"

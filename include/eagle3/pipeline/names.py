@@ -4,3 +4,4 @@ PIPELINE_DAG_ID = "eagle3_pipeline"
 NIGHTLY_DAG_ID = "eagle3_nightly_reextraction"
 SSH_CONN_ID = "eagle3_gpu_host"
 PROGRESS_XCOM_KEY = "progress"
+WATCH_KEY = "watch"  # how far a job was told: XCom of a trigger, task state of a sensor that reschedules

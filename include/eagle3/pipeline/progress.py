@@ -1,5 +1,5 @@
 """Where a watched job is: its events in, a report line, a snapshot and a stall verdict out. Control side, no clock of
-its own: every call gets `now` in unix seconds."""
+its own: every call gets `now`, in seconds since the host booted, and events carry the same clock as `up`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -98,7 +98,7 @@ class Progress:
         self.done, self.total, self.unit = done, total, unit
         self.printed_pace, self.printed_eta = event.get("item_seconds"), event.get("eta_seconds")
         # A bar's own clock is better than the time at which a poll happened to read it.
-        at = event.get("elapsed_seconds", event.get("t", now))
+        at = event.get("elapsed_seconds", event.get("up", now))
         self.meter.observe(done, self._work(done), at)
 
     def _work(self, done: float) -> float:

@@ -1,4 +1,4 @@
-"""What the control side asks of the GPU host: launch, relaunch, state, list, poll, kill, put. One verb, one command.
+"""What the control side asks of the GPU host: launch, relaunch, state, list, poll, follow, kill, put.
 
 By hand, in the folder of the run's code: `python3 -m eagle3.remote.supervisor state|kill JOB_DIR`.
 Stdlib only, Python 3.9 or later.
@@ -7,13 +7,14 @@ Stdlib only, Python 3.9 or later.
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import BinaryIO, Optional
+from typing import BinaryIO
 
 from eagle3.remote.job_folder import ALIVE, START_SECONDS, Json, locked, read, read_from, read_state, write, write_bytes
 from eagle3.remote.processes import (
@@ -27,6 +28,7 @@ from eagle3.remote.processes import (
 )
 
 RESERVE_BYTES = 1 << 16  # kept in each job folder, so that a full disk does not hide how the job ended
+FOLLOW_IDLE_SECONDS = 900  # a follower that nobody asks any more (its connection died without a word) ends itself
 
 
 def launch(job_dir: Path, job: Json) -> Json:
@@ -91,8 +93,8 @@ def _start_supervisor(job_dir: Path) -> None:
         )
 
 
-def poll(job_dir: Path, seen: Json, out: BinaryIO) -> None:
-    """Write one JSON line (the state, sizes, how many bytes follow), then new log bytes, then new event bytes.
+def poll(job_dir: Path, seen: Json) -> bytes:
+    """One JSON line (the state, sizes, how many bytes follow), then new log bytes, then new event bytes.
 
     `seen`: log_offset, log_inode, event_offset and attempt of the poll before. Offsets in an earlier attempt's files,
     in a log that was rotated away, or behind the end of a truncated one mean 0.
@@ -108,18 +110,35 @@ def poll(job_dir: Path, seen: Json, out: BinaryIO) -> None:
     events, event_offset, event_stat = read_from(job_dir / "events.jsonl", seen.get("event_offset", 0))
     header = {
         "state": state,
+        "boottime": boottime(),
         "log": {"offset": log_offset, "num_bytes": len(log), "size": log_stat.st_size, "inode": log_stat.st_ino},
         "events": {"offset": event_offset, "num_bytes": len(events), "size": event_stat.st_size},
     }
-    out.write(json.dumps(header).encode() + b"\n" + log + events)
-    out.flush()
+    return json.dumps(header).encode() + b"\n" + log + events
 
 
-def kill(job_dir: Path, grace_seconds: float = GRACE_SECONDS, attempt: Optional[int] = None) -> Json:
-    """End every process of the job; with `attempt`, only if that is still the current one."""
+def follow(job_dir: Path, questions: BinaryIO, answers: BinaryIO) -> None:
+    """Many polls of one process: each line of `questions` is a `seen`; each answer is framed.
+
+    Starting an interpreter costs a hundred times what a poll does; fifty watched jobs would need a core for it.
+    """
+    signal.alarm(FOLLOW_IDLE_SECONDS)
+    for question in questions:
+        signal.alarm(FOLLOW_IDLE_SECONDS)
+        answers.write(framed(poll(job_dir, json.loads(question))))
+        answers.flush()
+
+
+def framed(answer: bytes) -> bytes:
+    """The asker finds the answer's begin and end, whatever the host's login scripts print before it."""
+    return b"eagle3 %d\n" % len(answer) + answer
+
+
+def kill(job_dir: Path, grace_seconds: float = GRACE_SECONDS, clear_number: float = math.inf) -> Json:
+    """End every process of the job, unless it was started by a later clear than `clear_number`."""
     job_dir = job_dir.resolve()
     state = read_state(job_dir)
-    if attempt is not None and state.get("attempt") != attempt:
+    if state.get("clear_number", 0) > clear_number:
         return {**state, "killed": False}
     if state["status"] in ALIVE:
         write(job_dir / "kill.json", {"t": time.time()})
@@ -132,26 +151,34 @@ def kill(job_dir: Path, grace_seconds: float = GRACE_SECONDS, attempt: Optional[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("verb", choices=["launch", "relaunch", "state", "list", "poll", "kill", "put"])
+    parser.add_argument("verb", choices=["launch", "relaunch", "state", "list", "poll", "follow", "kill", "put"])
     parser.add_argument(
         "path", type=Path, help="the job folder (list: the folder of job folders; put: the file to write)"
     )
     parser.add_argument("--seen", type=json.loads, default={}, help="poll: where the last one ended, as JSON")
-    parser.add_argument("--attempt", type=int, help="kill: only this attempt")
+    parser.add_argument("--clear-number", type=int, help="kill: only what was started by this clear or an earlier one")
     parser.add_argument("--grace-seconds", type=float, default=GRACE_SECONDS)
     options = parser.parse_args()
     if options.verb == "launch":
         print(json.dumps(launch(options.path, json.load(sys.stdin))))
     elif options.verb == "relaunch":
-        print(json.dumps(launch(options.path, read(options.path / "job.json"))))
+        job = read(options.path / "job.json")
+        if not job:
+            raise SystemExit(f"no job was launched in {options.path}: clear the task that launches it")
+        if options.clear_number is not None:
+            job["clear_number"] = options.clear_number
+        print(json.dumps(launch(options.path, job)))
     elif options.verb == "state":
         print(json.dumps(read_state(options.path)))
     elif options.verb == "list":
         print(json.dumps([read_state(path.parent) for path in sorted(options.path.glob("*/job.json"))]))
     elif options.verb == "poll":
-        poll(options.path, options.seen, sys.stdout.buffer)
+        sys.stdout.buffer.write(framed(poll(options.path, options.seen)))
+    elif options.verb == "follow":
+        follow(options.path, sys.stdin.buffer, sys.stdout.buffer)
     elif options.verb == "kill":
-        print(json.dumps(kill(options.path, options.grace_seconds, options.attempt)))
+        clear_number = math.inf if options.clear_number is None else options.clear_number
+        print(json.dumps(kill(options.path, options.grace_seconds, clear_number)))
     else:
         options.path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(options.path, sys.stdin.buffer.read())
