@@ -57,6 +57,7 @@ class SshHost:
     client_key: Path
     host_key_line: str
     login: str
+    pid: int
 
 
 def _wait_for(path: Path) -> None:
@@ -78,6 +79,7 @@ def asyncssh_host(tmp_path_factory: pytest.TempPathFactory, host_environment: di
             client_key=directory / "client_key",
             host_key_line=public_line(make_key(directory / "host_key")),
             login=os.environ.get("USER", "root"),
+            pid=server.pid,
         )
     finally:
         server.terminate()
@@ -107,7 +109,7 @@ def openssh_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
             assert server.poll() is None, "sshd did not start"
             assert time.monotonic() < deadline, "sshd does not listen"
             time.sleep(0.05)
-        yield SshHost(port, directory / "client_key", public_line(host_key), getpass.getuser())
+        yield SshHost(port, directory / "client_key", public_line(host_key), getpass.getuser(), server.pid)
     finally:
         server.terminate()
         server.wait(10)

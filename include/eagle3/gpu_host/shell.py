@@ -153,14 +153,14 @@ class Dialogue:
             raise Unreachable(f"{self._host}: {error or type(error).__name__}") from error
 
     async def _ask(self, question: bytes) -> bytes:
-        self._process.stdin.write(question + b"\n")
         try:
+            self._process.stdin.write(question + b"\n")
             while (frame := FRAME.match(await self._process.stdout.readuntil(b"\n"))) is None:
                 pass
             return await self._process.stdout.readexactly(int(frame[1]))
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, BrokenPipeError):
             said, status = await self._process.stderr.read(), self._process.exit_status
-            if not said and status is None:
+            if not said and status is None and self._process.exit_signal is None:
                 raise Unreachable(f"{self._host}: the connection ended") from None
             raise _poll_failed(self._host, status, said) from None
 

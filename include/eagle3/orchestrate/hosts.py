@@ -7,6 +7,7 @@ run. Secrets stay in the connection.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from typing import Any
 
 from airflow.providers.ssh.hooks.ssh import SSHHook, SSHHookAsync
@@ -16,6 +17,7 @@ from eagle3.contract.errors import ConfigError
 from eagle3.gpu_host.shell import AsyncsshShell, ParamikoShell, Unreachable, is_refusal
 
 CONNECT_TIMEOUT_SECONDS = 30.0
+MAX_LOGINS_AT_ONCE = 5  # OpenSSH turns logins away at random from the tenth unfinished one on (MaxStartups)
 
 
 def host_settings(ssh_conn_id: str) -> dict[str, Any]:
@@ -49,11 +51,17 @@ async def connect_async(ssh_conn_id: str) -> AsyncIterator[AsyncsshShell]:
     """The same inside a trigger."""
     hook = SSHHookAsync(ssh_conn_id=ssh_conn_id)
     try:
-        connection = await asyncio.wait_for(hook.get_conn(), CONNECT_TIMEOUT_SECONDS)
+        async with _logins(ssh_conn_id):
+            connection = await asyncio.wait_for(hook.get_conn(), CONNECT_TIMEOUT_SECONDS)
     except Exception as error:
         raise _connection_error(ssh_conn_id, error) from error
     async with connection:
         yield AsyncsshShell(connection, ssh_conn_id)
+
+
+@cache
+def _logins(ssh_conn_id: str) -> asyncio.Semaphore:
+    return asyncio.Semaphore(MAX_LOGINS_AT_ONCE)
 
 
 def _connection_error(ssh_conn_id: str, error: Exception) -> Exception:

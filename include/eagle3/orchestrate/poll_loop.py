@@ -63,7 +63,8 @@ async def poll_until_over(
                     f"{watch.look_further}"
                 )
                 return {"verdict": str(Verdict.UNREACHABLE), "message": message}
-            listener.tell(f"unreachable for {silent_seconds:.0f} s, the job goes on: {error}")
+            what = "no answer" if isinstance(error, PollFailed) else "unreachable"
+            listener.tell(f"{what} for {silent_seconds:.0f} s, the job goes on: {error}")
             await asyncio.sleep(min(MAX_RETRY_SECONDS, max(poll_seconds, silent_seconds / 4)))
 
 

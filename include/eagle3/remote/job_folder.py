@@ -7,8 +7,9 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Optional
 
 from eagle3.remote.processes import boot_id, boottime, is_alive
 
@@ -16,7 +17,7 @@ ALIVE = ("starting", "waiting", "running")  # statuses of a job that is not over
 START_SECONDS = 30.0
 POLL_MAX_BYTES = 1 << 20
 
-Json = Dict[str, Any]
+Json = dict[str, Any]
 
 
 def read(path: Path) -> Json:
@@ -77,7 +78,7 @@ def read_state(job_dir: Path) -> Json:
     return {**state, "status": "vanished", "reason": "no_exit_file"}
 
 
-def read_from(path: Path, offset: int, inode: Optional[int] = None) -> Tuple[bytes, int, os.stat_result]:
+def read_from(path: Path, offset: int, inode: Optional[int] = None) -> tuple[bytes, int, os.stat_result]:
     """New bytes, where they begin, and the file's stat; from 0 when the file is another one or was truncated."""
     try:
         with open(path, "rb") as file:

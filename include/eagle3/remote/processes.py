@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 GRACE_SECONDS = 20.0
 JOB_DIR_VARIABLE = "EAGLE3_JOB_DIR"  # in the environment of every process of a job
@@ -29,7 +29,7 @@ def start_ticks(pid: int) -> Optional[int]:
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def _stat_fields(pid: int) -> Optional[List[bytes]]:
+def _stat_fields(pid: int) -> Optional[list[bytes]]:
     """/proc/PID/stat from its third field (state) on; the second may hold spaces and parentheses."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -42,7 +42,7 @@ def is_alive(pid: Optional[int], ticks: Optional[int]) -> bool:
     return pid is not None and ticks is not None and start_ticks(pid) == ticks
 
 
-def own_session(state: Dict[str, Any]) -> Optional[int]:
+def own_session(state: dict[str, Any]) -> Optional[int]:
     """The job's session, unless the host was booted or another process got the number since."""
     session = state.get("session")
     if session is None or state.get("boot_id") != boot_id():
@@ -50,7 +50,7 @@ def own_session(state: Dict[str, Any]) -> Optional[int]:
     return session if start_ticks(session) in (None, state["start_ticks"]) else None
 
 
-def members(job_dir: Path, session: Optional[int]) -> List[int]:
+def members(job_dir: Path, session: Optional[int]) -> list[int]:
     """Every live process of the job: its session, and whoever left the session but carries its marker."""
     marker = f"{JOB_DIR_VARIABLE}={job_dir}".encode()
     found = []
@@ -72,7 +72,7 @@ def members(job_dir: Path, session: Optional[int]) -> List[int]:
     return found
 
 
-def end_members(job_dir: Path, session: Optional[int], grace_seconds: float) -> List[int]:
+def end_members(job_dir: Path, session: Optional[int], grace_seconds: float) -> list[int]:
     """TERM, wait, KILL. Returns who is left (nobody, unless the kernel holds them)."""
     deadline = time.monotonic() + grace_seconds
     send_signal(members(job_dir, session), signal.SIGTERM)
@@ -87,7 +87,7 @@ def end_members(job_dir: Path, session: Optional[int], grace_seconds: float) -> 
     return members(job_dir, session)
 
 
-def send_signal(pids: List[int], number: int) -> None:
+def send_signal(pids: list[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

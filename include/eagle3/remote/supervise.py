@@ -43,7 +43,7 @@ def supervise(job_dir: Path) -> None:
         "supervisor_start_ticks": start_ticks(os.getpid()),
         "boot_id": boot_id(),
     }
-    child: Optional["subprocess.Popen[bytes]"] = None
+    child: Optional[subprocess.Popen[bytes]] = None
     running: Json = {**read(job_dir / "state.json"), **own}
     if state["status"] != "running":
         lock = _wait_for_gpus(job_dir, job, own)
