@@ -1,6 +1,7 @@
 """The operators where no triggerer runs: they launch, look, and reschedule; one job, one result."""
 
 import json
+import os
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -114,6 +115,20 @@ def test_what_the_user_must_fix_is_not_retried(run):
     task, _ = run(f"{finished} >> $EAGLE3_JOB_DIR/events.jsonl; exit 2")
     with pytest.raises(AirflowFailException, match="set model_path"):
         task.until_done(StepOperator(task_id="preflight", step="preflight", deferrable=False))
+
+
+def test_an_outage_is_no_failure_where_no_triggerer_runs(run, monkeypatch):
+    """Row 5 for the sensor that reschedules itself. Seen to fail when a poke raises what `connect` raises."""
+    task, python = run("sleep 2; finish")
+    step = StepOperator(task_id="preflight", step="preflight", deferrable=False)
+    assert not step.poke(task.context).is_done
+    there = os.environ["AIRFLOW_CONN_SCRIPTED"]
+    monkeypatch.setenv("AIRFLOW_CONN_SCRIPTED", json.dumps({**json.loads(there), "port": 1}))
+    assert not step.poke(task.context).is_done
+    assert not step.poke(task.context).is_done
+    monkeypatch.setenv("AIRFLOW_CONN_SCRIPTED", there)
+    assert task.until_done(step) == {"a": 1}
+    assert len(python.starts) == 1
 
 
 def test_exit_code_0_without_a_result_is_no_success(run):

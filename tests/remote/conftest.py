@@ -14,6 +14,7 @@ from eagle3.contract.run_dir import RunDir, WorkDir, read_json, write_json
 
 STEP_SECONDS = 600
 MODEL = "models/toy-qwen3-moe"
+API_KEY = "the-key-of-this-server"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ def _free_port() -> int:
 def host_runs(tmp_path_factory: pytest.TempPathFactory, host_python: str, host_environment: dict[str, str]) -> HostRuns:
     """Without any target: for what must be refused before a target matters."""
     root = tmp_path_factory.mktemp("host")
-    return HostRuns(WorkDir(root), host_python, {**host_environment, "EAGLE3_DEVICE": "cpu"}, _free_port())
+    return HostRuns(
+        WorkDir(root), host_python, {**host_environment, "EAGLE3_DEVICE": "cpu", "VLLM_API_KEY": API_KEY}, _free_port()
+    )
 
 
 @pytest.fixture(scope="session")

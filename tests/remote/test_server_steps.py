@@ -119,6 +119,18 @@ def test_ensure_killed_while_loading_is_taken_up_again(run) -> None:
 
 
 @pytest.mark.live
+def test_the_key_of_the_server_is_in_no_file_and_no_command_line(run) -> None:
+    """Row 20. All steps of this file talk to a server that wants VLLM_API_KEY of the login environment."""
+    run.done("ensure_server")
+    secret = b"the-key-of-this-server"
+    files = [path for path in run.paths.work_dir.root.rglob("*") if path.is_file() and "models" not in path.parts]
+    assert len(files) > 5
+    assert not [path for path in files if secret in path.read_bytes()]
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in run.server_processes()]
+    assert not [command for command in commands if secret in command]
+
+
+@pytest.mark.live
 def test_baseline_counts_what_it_generated(run) -> None:
     run.done("start_server")
     result = run.done("measure_baseline")

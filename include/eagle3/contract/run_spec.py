@@ -5,9 +5,13 @@ The trigger form, `run_spec.json` on the host and the README's table are made fr
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from eagle3.contract.errors import ConfigError
+
+# Options of the vLLM server that take a secret, and the environment variable that does the same.
+SECRET_OPTIONS = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
 
 
 def _field(section: str, title: str, description: str, default: Any = ..., **limits: Any) -> Any:
@@ -107,6 +111,19 @@ class RunSpec(BaseModel):
         "Evaluation", "Concurrency", "Requests in flight during evaluation.", 8, ge=1, le=4096
     )
 
+    @field_validator("server_args")
+    @classmethod
+    def _no_secret_in_a_command_line(cls, arguments: list[str]) -> list[str]:
+        for argument in arguments:
+            option = argument.split("=")[0]
+            if option in SECRET_OPTIONS:
+                raise PydanticCustomError(
+                    "secret",
+                    f"{option} would show a secret in the process list, in logs and in this run's record; set "
+                    f"{SECRET_OPTIONS[option]} in the login environment of the host instead",
+                )
+        return arguments
+
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
         if list(self.after_blocks) != sorted(set(self.after_blocks)):
@@ -144,6 +161,8 @@ def _readable(error: ValidationError) -> str:
         name = ".".join(str(part) for part in item["loc"]) or "run"
         if item["type"] == "extra_forbidden":
             lines.append(f"{name}: unknown; allowed are {', '.join(RunSpec.model_fields)}")
+        elif item["type"] == "secret":  # what was given is not repeated
+            lines.append(f"{name}: {item['msg']}")
         else:
             lines.append(f"{name}: {item['msg'].removeprefix('Value error, ')} (got {item['input']!r:.80})")
     return "the run's values are wrong:\n  " + "\n  ".join(lines)

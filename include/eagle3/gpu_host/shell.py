@@ -159,7 +159,9 @@ class Dialogue:
                 pass
             return await self._process.stdout.readexactly(int(frame[1]))
         except (asyncio.IncompleteReadError, BrokenPipeError):
-            said, status = await self._process.stderr.read(), self._process.exit_status
+            said = await self._process.stderr.read()
+            await self._process.wait_closed()  # the status comes after the end of the output
+            status = self._process.exit_status
             if not said and status is None and self._process.exit_signal is None:
                 raise Unreachable(f"{self._host}: the connection ended") from None
             raise _poll_failed(self._host, status, said) from None

@@ -9,6 +9,7 @@ from eagle3.gpu_host.code_bundle import bring_code, code_bundle
 from eagle3.gpu_host.remote_job import RemoteJob
 from eagle3.gpu_host.shell import Command, ParamikoShell, Unreachable
 from eagle3.orchestrate.hosts import connect, host_settings
+from eagle3.pipeline.secrets import redact
 
 
 class HostJobs:
@@ -44,7 +45,7 @@ class HostJobs:
         self.show(job_id)
         log = self._job(job_id).job_dir / "log"
         output = self._shell.run(Command(["tail", "-c", str(num_bytes), str(log)]))
-        return output.require_success("reading the log", self._shell.host).decode(errors="replace")
+        return redact(output.require_success("reading the log", self._shell.host).decode(errors="replace"))
 
     def kill(self, job_id: str) -> dict[str, Any]:
         self.show(job_id)

@@ -17,6 +17,7 @@ from eagle3.pipeline import dialects
 from eagle3.pipeline.failures import Evidence
 from eagle3.pipeline.log_lines import LineSplitter
 from eagle3.pipeline.progress import Progress
+from eagle3.pipeline.secrets import redact
 from eagle3.pipeline.steps import step_named
 
 TAIL_SEGMENTS = 30  # of the log's end, shown when a job fails
@@ -95,7 +96,7 @@ class JobWatch:
         if poll.state.verdict is Verdict.WAITING and poll.state.waiting_for != self._waiting_for:
             self._waiting_for = poll.state.waiting_for
             lines.append(f"waiting for the host's GPUs, which {self._waiting_for or 'another job'} uses")
-        return lines + self._due_reports(now)
+        return [redact(line) for line in lines + self._due_reports(now)]
 
     def _begin_attempt(self, now: float) -> None:
         self._progress = Progress.begin(now)
@@ -199,8 +200,8 @@ class JobWatch:
             where = self._worked_in or (self._progress.line(self._now) if self._progress else "starting")
             outcome["message"] = f"{self._job.step} failed in {where}: {state.ending}. " + " | ".join(causes)
         if "message" in outcome:
-            outcome["message"] += f"\n{self.look_further}"
-            outcome["tail"] = list(self._tail)
+            outcome["message"] = f"{redact(outcome['message'])}\n{self.look_further}"
+            outcome["tail"] = [redact(segment) for segment in self._tail]
         return outcome
 
     @property

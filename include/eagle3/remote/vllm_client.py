@@ -1,6 +1,7 @@
 """Talks to the vLLM server from the same GPU host: chat completions with the server's own token ids, counters."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -49,7 +50,9 @@ class VllmClient:
         self._spec = spec
         # A long answer is not an error: hangs are found by the server's counters, not by a time-out.
         # trust_env off: a proxy of the environment must not get the host's loopback traffic.
+        key = os.environ.get("VLLM_API_KEY")  # of the host's login environment, where the server has it from too
         self._http = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {key}"} if key else None,
             base_url=spec.server_url,
             timeout=httpx.Timeout(None, connect=QUICK_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
