@@ -39,8 +39,11 @@ async def asyncssh_shell(host):
 
 @pytest.fixture
 def job(tmp_path, host_python) -> RemoteJob:
-    """A step that fails at once: its run folder has no spec. Its work directory has a name that shells dislike."""
-    work_dir = tmp_path / "work dir $(touch x) 'é"
+    """A step that fails at once: its run folder has no spec. Its work directory has a name that shells dislike.
+
+    Row 21. Seen to fail when a command's words are joined without quoting.
+    """
+    work_dir = tmp_path / "work dir $(touch x)\n`touch x`; touch x \" 'é"
     return RemoteJob("conn", str(work_dir), host_python, code_bundle().sha, "run", "run.report", "report")
 
 

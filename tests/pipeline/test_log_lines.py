@@ -33,6 +33,7 @@ def test_cr_lf_and_crlf_end_a_segment() -> None:
 
 
 def test_no_cut_changes_the_segments() -> None:
+    """Row 7 of the faults: every byte offset, inside UTF-8 too. Seen to fail when each chunk is decoded by itself."""
     whole = split_log(AWKWARD)
     for offset in range(len(AWKWARD) + 1):
         assert fed([AWKWARD[:offset], AWKWARD[offset:]]) == whole, offset
@@ -57,7 +58,20 @@ def test_another_splitter_goes_on_from_the_pending_bytes() -> None:
         assert segments + split_log(AWKWARD[offset - first.pending_bytes :]) == split_log(AWKWARD)
 
 
+def test_five_megabytes_of_bars_on_one_line_are_segments() -> None:
+    """Row 7. Seen to fail when only LF ends a segment."""
+    bars = [f"Processing:  {number % 100:2d}%|\u2588\u2588\x00  | {number}/140000" for number in range(140_000)]
+    content = "\r".join(bars).encode()
+    assert len(content) > 5e6
+    splitter, segments = LineSplitter(), []
+    for start in range(0, len(content), 1 << 16):
+        segments += splitter.feed(content[start : start + (1 << 16)])
+        assert splitter.pending_bytes < 200
+    assert segments + splitter.finish() == bars
+
+
 def test_of_an_endless_segment_the_tail_is_kept_whatever_the_chunks() -> None:
+    """Row 7. Seen to fail without the limit on what is pending."""
     content = b"start" + b"x" * (5 * MAX_SEGMENT_BYTES) + b"tail\nnext\n"
     splitter, segments = LineSplitter(), []
     for start in range(0, len(content), 1000):

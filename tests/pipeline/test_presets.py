@@ -41,3 +41,11 @@ def test_mistakes_are_named() -> None:
         resolve("demo", {**HOST, "epoch": 3})
     with pytest.raises(ConfigError, match="host_python"):
         resolve("demo", {"work_dir": "/data"})
+
+
+@pytest.mark.parametrize("arguments", [["--api-key", "s3cret-value"], ["--hf-token=s3cret-value"]])
+def test_a_secret_among_the_server_arguments_is_refused_unsaid(arguments: list[str]) -> None:
+    """Row 20 of the faults. Seen to fail without the validator of `server_args`."""
+    with pytest.raises(ConfigError, match="login environment") as refusal:
+        resolve("demo", {**HOST, "server_args": arguments})
+    assert "s3cret" not in str(refusal.value)

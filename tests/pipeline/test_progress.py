@@ -222,6 +222,19 @@ def test_a_serving_server_is_never_stalled() -> None:
     assert progress.stall(1e9, STALL_SECONDS) is None
 
 
+def test_a_wall_clock_that_jumps_moves_no_pace_and_no_stall() -> None:
+    """Row 16 of the faults: events carry the host's wall clock too. Seen to fail when `t` is read in place of `up`."""
+    right, jumped = Progress.begin(0.0), Progress.begin(0.0)
+    for done in range(20):
+        at = 10.0 * done
+        for progress, wall_clock in ((right, 1e9 + at), (jumped, 1e9 + at + 3600 * (done % 3))):
+            event = {**step_event("progress", at, done=done, total=100, unit="rows"), "t": wall_clock}
+            progress.consume(event, at)
+    assert jumped == right
+    assert jumped.pace is not None
+    assert jumped.pace.item_seconds == pytest.approx(10.0)
+
+
 # --- state ---
 
 

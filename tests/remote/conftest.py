@@ -1,9 +1,12 @@
-"""A work directory with one real vLLM server for all tests of this folder that need one."""
+"""What runs on the host: its supervisor's command line, and a work directory with one real vLLM server."""
 
+import functools
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,67 @@ from eagle3.contract.run_dir import RunDir, WorkDir, read_json, write_json
 STEP_SECONDS = 600
 MODEL = "models/toy-qwen3-moe"
 API_KEY = "the-key-of-this-server"
+
+
+class Supervisor:
+    """The supervisor's command line, under a chosen interpreter and environment."""
+
+    def __init__(self, repo_root: Path, python: str = sys.executable, **environment: str) -> None:
+        self._command = [python, "-m", "eagle3.remote.supervisor"]
+        self._environment = {"PYTHONPATH": str(repo_root / "include"), "PATH": os.environ["PATH"], **environment}
+
+    def run(
+        self, verb: str, job_dir: Path, *options: str, job: dict[str, Any] | None = None
+    ) -> "subprocess.CompletedProcess[bytes]":
+        command = [*self._command, verb, str(job_dir), *options]
+        payload = json.dumps(job).encode()
+        return subprocess.run(
+            command, env=self._environment, input=payload, capture_output=True, check=False, timeout=60
+        )
+
+    def ask(self, verb: str, job_dir: Path, *options: str, job: dict[str, Any] | None = None) -> dict[str, Any]:
+        answer = self.run(verb, job_dir, *options, job=job)
+        assert answer.returncode == 0, answer.stderr.decode()
+        return json.loads(answer.stdout)
+
+    def wait_for_end(self, job_dir: Path, seconds: float = 20) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while (state := self.ask("state", job_dir))["status"] in ("starting", "waiting", "running"):
+            assert time.monotonic() < deadline, f"still {state}"
+            time.sleep(0.1)
+        return state
+
+    def poll(self, job_dir: Path, **seen: Any) -> tuple[dict[str, Any], bytes]:
+        """The header of the answer, and the bytes behind it."""
+        answer = self.run("poll", job_dir, "--seen", json.dumps(seen))
+        assert answer.returncode == 0, answer.stderr.decode()
+        _, header, content = answer.stdout.split(b"\n", 2)
+        return json.loads(header), content
+
+
+@pytest.fixture
+def make_supervisor(repo_root: Path) -> Callable[..., Supervisor]:
+    """`make_supervisor(python, NAME=value)`."""
+    return functools.partial(Supervisor, repo_root)
+
+
+@pytest.fixture
+def supervisor(make_supervisor: Callable[..., Supervisor]) -> Supervisor:
+    return make_supervisor()
+
+
+@pytest.fixture
+def bash(supervisor: Supervisor, tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`bash(script, **job)` launches a bash script as job `j` and returns its folder."""
+    job_dir = tmp_path / "jobs" / "j"
+
+    def launch(script: str, **job: Any) -> Path:
+        supervisor.ask("launch", job_dir, job={"job_id": "j", "argv": ["bash", "-c", script], **job})
+        return job_dir
+
+    yield launch
+    if job_dir.exists():
+        supervisor.ask("kill", job_dir, "--grace-seconds", "0")
 
 
 @dataclass(frozen=True)

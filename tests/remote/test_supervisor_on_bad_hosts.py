@@ -1,45 +1,13 @@
 """The host's supervisor where the disk is full, the clock jumps, or next to nothing is installed: rows 15, 16, 22."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-
-class Supervisor:
-    """The supervisor's command line, under a chosen interpreter and environment."""
-
-    def __init__(self, repo_root: Path, python: str = sys.executable, **environment: str) -> None:
-        self._command = [python, "-m", "eagle3.remote.supervisor"]
-        self._environment = {"PYTHONPATH": str(repo_root / "include"), "PATH": os.environ["PATH"], **environment}
-
-    def run(
-        self, verb: str, job_dir: Path, *options: str, job: dict[str, Any] | None = None
-    ) -> "subprocess.CompletedProcess[bytes]":
-        command = [*self._command, verb, str(job_dir), *options]
-        payload = json.dumps(job).encode()
-        return subprocess.run(
-            command, env=self._environment, input=payload, capture_output=True, check=False, timeout=60
-        )
-
-    def ask(self, verb: str, job_dir: Path, *options: str, job: dict[str, Any] | None = None) -> dict[str, Any]:
-        answer = self.run(verb, job_dir, *options, job=job)
-        assert answer.returncode == 0, answer.stderr.decode()
-        return json.loads(answer.stdout)
-
-    def wait_for_end(self, job_dir: Path, seconds: float = 20) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        while (state := self.ask("state", job_dir))["status"] in ("starting", "waiting", "running"):
-            assert time.monotonic() < deadline, f"still {state}"
-            time.sleep(0.1)
-        return state
 
 
 @pytest.fixture
@@ -55,9 +23,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("fills", ["log", "events.jsonl", "state.json"])
-def test_a_full_disk_is_the_verdict_and_nothing_is_corrupt(repo_root, small_disk, fills):
+def test_a_full_disk_is_the_verdict_and_nothing_is_corrupt(make_supervisor, small_disk, fills):
     """Row 15. Seen to fail without the file `reserve` (no exit file), and without `_record_end` looking at the disk."""
-    supervisor, job_dir = Supervisor(repo_root), small_disk / "j"
+    supervisor, job_dir = make_supervisor(), small_disk / "j"
     fill = {
         "log": "while echo a line of the log that fills the disk; do :; done",
         "events.jsonl": 'while echo \'{"v": 1, "kind": "metric"}\' >> $EAGLE3_JOB_DIR/events.jsonl; do :; done',
@@ -68,9 +36,7 @@ def test_a_full_disk_is_the_verdict_and_nothing_is_corrupt(repo_root, small_disk
     state = supervisor.wait_for_end(job_dir)
     assert (state["status"], state["reason"], state["exit_code"]) == ("exited", "disk_full", 1)
     assert all(json.loads(path.read_text()) for path in job_dir.glob("*.json")), "a half-written file"
-    answer = supervisor.run("poll", job_dir)
-    assert answer.returncode == 0
-    assert answer.stdout.startswith(b"eagle3 ")
+    supervisor.poll(job_dir)
 
     (job_dir / "log").write_bytes(b"")
     (job_dir / "events.jsonl").write_bytes(b"")
@@ -79,9 +45,9 @@ def test_a_full_disk_is_the_verdict_and_nothing_is_corrupt(repo_root, small_disk
     assert supervisor.wait_for_end(job_dir)["exit_code"] == 0, "a retry after making room"
 
 
-def test_launching_on_a_full_disk_says_so_and_keeps_what_was_known(repo_root, small_disk):
+def test_launching_on_a_full_disk_says_so_and_keeps_what_was_known(make_supervisor, small_disk):
     """Row 15, before the start. Seen to fail with job.json written in place instead of aside."""
-    supervisor, job_dir = Supervisor(repo_root), small_disk / "j"
+    supervisor, job_dir = make_supervisor(), small_disk / "j"
     supervisor.ask("launch", job_dir, job={"job_id": "j", "argv": ["bash", "-c", "exit 7"]})
     supervisor.wait_for_end(job_dir)
     subprocess.run(["bash", "-c", f"cat /dev/zero > {small_disk}/rows"], capture_output=True, check=False)
@@ -106,12 +72,12 @@ def wrong_clock(tmp_path_factory) -> str:
 
 
 @pytest.mark.parametrize("jump", [3600, -3600, 400 * 86_400])
-def test_a_clock_that_jumps_moves_no_duration(repo_root, tmp_path, wrong_clock, jump):
+def test_a_clock_that_jumps_moves_no_duration(make_supervisor, tmp_path, wrong_clock, jump):
     """Row 16. Seen to fail with `time.time()` in place of `boottime()` and for the maximum run time."""
     clock = tmp_path / "clock"
     clock.write_text("0")
     faked = {"LD_PRELOAD": wrong_clock, "WRONG_CLOCK": str(clock)}
-    supervisor, job_dir = Supervisor(repo_root, **faked), tmp_path / "j"
+    supervisor, job_dir = make_supervisor(**faked), tmp_path / "j"
     script = f"date +%s; echo {jump} > {clock}; date +%s; sleep 6"
     job = {"job_id": "j", "argv": ["bash", "-c", script], "max_runtime_seconds": 60}
     supervisor.ask("launch", job_dir, job=job)
@@ -142,19 +108,19 @@ def old_python() -> str | None:
     return None
 
 
-def test_a_host_with_nothing_but_an_old_python_keeps_jobs(repo_root, tmp_path):
+def test_a_host_with_nothing_but_an_old_python_keeps_jobs(make_supervisor, tmp_path):
     """Row 22: no setsid, no flock, no bash, Python 3.9. Seen to fail with `int | None` in place of `Optional[int]`, and
     with the child started by `setsid`."""
     python = old_python()
     if python is None:
         pytest.skip("there is no Python 3.9 here")
-    supervisor, job_dir = Supervisor(repo_root, python, PATH=str(tmp_path / "empty")), tmp_path / "j"
+    supervisor, job_dir = make_supervisor(python, PATH=str(tmp_path / "empty")), tmp_path / "j"
     lock = {"gpu_lock": str(tmp_path / "gpu.lock")}
     sleep = [python, "-c", "import time; time.sleep(300)"]
     answer = supervisor.ask("launch", job_dir, job={"job_id": "j", "argv": sleep, **lock})
     assert (answer["launched"], answer["status"]) == (True, "running")
     assert supervisor.ask("launch", job_dir, job={"job_id": "j", "argv": sleep, **lock})["launched"] is False
-    assert supervisor.run("poll", job_dir).stdout.startswith(b"eagle3 ")
+    supervisor.poll(job_dir)
     assert supervisor.ask("kill", job_dir, "--grace-seconds", "1")["reason"] == "killed"
 
 

@@ -20,6 +20,7 @@ from eagle3.remote.job_folder import ALIVE, START_SECONDS, Json, locked, read, r
 from eagle3.remote.processes import (
     GRACE_SECONDS,
     JOB_DIR_VARIABLE,
+    boot_id,
     boottime,
     end_members,
     is_alive,
@@ -70,6 +71,8 @@ def launch(job_dir: Path, job: Json) -> Json:
 
 def _end_supervisor(state: Json) -> None:
     """Its job is over; it must not write that ending into the next attempt's folder."""
+    if state.get("boot_id") != boot_id():
+        return  # its number belongs to somebody else
     pid, ticks = state.get("supervisor_pid"), state.get("supervisor_start_ticks")
     deadline = time.monotonic() + 5
     while is_alive(pid, ticks):
