@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -27,15 +29,29 @@ def test_a_child_whose_supervisor_was_killed_is_adopted(supervisor, bash, tmp_pa
     assert (ended["exit_code"], ended["adopted"]) == (exit_code, True)
 
 
+def test_many_polls_at_once_start_one_supervisor(supervisor, bash, tmp_path):
+    """Row 2, with many watchers. Seen to fail without the supervisor's lock."""
+    job_dir = bash("sleep 300")
+    state = supervisor.ask("state", job_dir)
+    os.kill(state["supervisor_pid"], signal.SIGKILL)
+    poll = [sys.executable, "-m", "eagle3.remote.supervisor", "poll", str(job_dir)]
+    for poller in [subprocess.Popen(poll, stdout=subprocess.DEVNULL) for _ in range(8)]:
+        assert poller.wait(30) == 0
+    time.sleep(1)
+    listed = subprocess.run(["pgrep", "-f", f"supervise {job_dir}"], capture_output=True, text=True, check=False)
+    assert len(listed.stdout.split()) == 1
+    assert supervisor.ask("state", job_dir)["pid"] == state["pid"]
+
+
 def test_the_maximum_run_time_holds_for_an_adopted_child(supervisor, bash):
     """Rows 2 and 18. Seen to fail when an adopted child's run time is measured from its adoption."""
-    job_dir = bash("sleep 300", max_runtime_seconds=4)
+    job_dir = bash("sleep 300", max_runtime_seconds=6)
+    began = time.monotonic()
     os.kill(supervisor.ask("state", job_dir)["supervisor_pid"], signal.SIGKILL)
-    time.sleep(3)
+    time.sleep(4)
     supervisor.poll(job_dir)
-    ended = supervisor.wait_for_end(job_dir, seconds=30)
-    assert ended["reason"] == "max_runtime"
-    assert ended["seconds"] < 12
+    assert supervisor.wait_for_end(job_dir, seconds=30)["reason"] == "max_runtime"
+    assert time.monotonic() - began < 12  # it is looked at every five seconds
 
 
 def test_both_gone_without_an_exit_file_is_vanished(supervisor, bash):

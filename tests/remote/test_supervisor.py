@@ -46,12 +46,22 @@ def test_a_second_launch_attaches_and_two_at_once_start_one_job(supervisor, bash
     job = {"job_id": "j", "argv": ["bash", "-c", "sleep 30"]}
     assert supervisor.ask("launch", bash("sleep 30"), job=job)["launched"] is False
 
-    other = tmp_path / "jobs" / "other"
-    payload = json.dumps({"job_id": "other", "argv": ["bash", "-c", f"echo x >> {tmp_path}/starts; sleep 30"]}).encode()
-    command = [sys.executable, "-m", "eagle3.remote.supervisor", "launch", str(other)]
-    racers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
-    answers = [json.loads(racer.communicate(payload)[0]) for racer in racers]
-    assert sorted(answer["launched"] for answer in answers) == [False, False, False, True]
+    other, go = tmp_path / "jobs" / "other", tmp_path / "go"
+    job = {"job_id": "other", "argv": ["bash", "-c", f"echo x >> {tmp_path}/starts; sleep 30"]}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    at_once = (
+        "import os, sys, time\nfrom eagle3.remote.supervisor import main\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.001)\n"
+        f"sys.argv = ['supervisor', 'launch', {str(other)!r}]\nmain()"
+    )
+    racers = []
+    for _ in range(8):
+        with open(tmp_path / "job.json") as payload:
+            racers.append(subprocess.Popen([sys.executable, "-c", at_once], stdin=payload, stdout=subprocess.PIPE))
+    time.sleep(1)
+    go.touch()
+    answers = [json.loads(racer.communicate()[0]) for racer in racers]
+    assert sorted(answer["launched"] for answer in answers) == [False] * 7 + [True]
     assert (tmp_path / "starts").read_text() == "x\n"
     supervisor.ask("kill", other, "--grace-seconds", "0")
 

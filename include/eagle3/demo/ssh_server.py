@@ -1,7 +1,7 @@
 """The demo's GPU host: a real SSH server on loopback that runs commands as the current user. Key login only.
 
 By hand: `python -m eagle3.demo.ssh_server DIR`: makes `host_key` and `client_key` there, listens on a free port and
-writes it to DIR/port.
+writes it to DIR/port; started again, it listens where it did.
 """
 
 import argparse
@@ -90,15 +90,14 @@ async def listen(directory: Path, port: int = 0) -> asyncssh.SSHAcceptor:
     )
 
 
-async def serve(directory: Path, port: int) -> None:
-    acceptor = await listen(directory, port)
-    (directory / "port").write_text(str(acceptor.get_port()))
+async def serve(directory: Path) -> None:
+    port_path = directory / "port"
+    acceptor = await listen(directory, int(port_path.read_text()) if port_path.exists() else 0)
+    port_path.write_text(str(acceptor.get_port()))
     await acceptor.wait_closed()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--port", type=int, default=0)
-    options = parser.parse_args()
-    asyncio.run(serve(options.directory, options.port))
+    asyncio.run(serve(parser.parse_args().directory))

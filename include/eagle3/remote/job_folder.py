@@ -48,6 +48,16 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def is_locked(path: Path) -> bool:
+    """Somebody else holds it right now."""
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
 def read_state(job_dir: Path) -> Json:
     """What is known of the job: `status` is none, starting, waiting, running, exited or vanished.
 
@@ -65,7 +75,7 @@ def read_state(job_dir: Path) -> Json:
         return {**state, **ended, "status": "exited"}
     if recorded.get("boot_id", boot_id()) != boot_id():
         return {**state, "status": "vanished", "reason": "reboot"}
-    supervised = is_alive(recorded.get("supervisor_pid"), recorded.get("supervisor_start_ticks"))
+    supervised = is_own_supervisor_alive(recorded)
     if is_alive(recorded.get("pid"), recorded.get("start_ticks")):
         return {**state, "status": "running", "supervised": supervised}
     if supervised:  # it waits for GPUs, or is writing down how the child ended
@@ -76,6 +86,12 @@ def read_state(job_dir: Path) -> Json:
     if ended:
         return {**state, **ended, "status": "exited"}
     return {**state, "status": "vanished", "reason": "no_exit_file"}
+
+
+def is_own_supervisor_alive(recorded: Json) -> bool:
+    """The supervisor that wrote state.json; after a boot its number is somebody else's."""
+    same_boot = recorded.get("boot_id") == boot_id()
+    return same_boot and is_alive(recorded.get("supervisor_pid"), recorded.get("supervisor_start_ticks"))
 
 
 def read_from(path: Path, offset: int, inode: Optional[int] = None) -> tuple[bytes, int, os.stat_result]:

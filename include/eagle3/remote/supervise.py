@@ -1,4 +1,6 @@
-"""The process that keeps one job: `python3 -m eagle3.remote.supervise JOB_DIR`, started by supervisor.py.
+"""The process that keeps one job: `python3 -m eagle3.remote.supervise JOB_DIR start|adopt ATTEMPT`.
+
+Started by supervisor.py, which may be in a hurry: of several for one job, the first to hold its lock is the one.
 
 Stdlib only, Python 3.9 or later.
 """
@@ -31,12 +33,20 @@ HEARTBEAT_SECONDS = 5.0
 FULL_DISK_BYTES = 1 << 20
 
 
-def supervise(job_dir: Path) -> None:
-    """The supervisor itself: one child in its own session, a heartbeat, and an exit file in every case.
+def supervise(job_dir: Path, purpose: str, attempt: int) -> None:
+    """One child in its own session, a heartbeat, and an exit file in every case.
 
-    A child that an earlier supervisor left behind when it was killed is adopted.
+    `start` starts the child; `adopt` takes over the one that an earlier supervisor left behind when it was killed. Ends
+    at once when the job is another's, has gone on to another attempt, or has no child to adopt.
     """
+    only_one = os.open(job_dir / "supervisor.lock", os.O_WRONLY | os.O_CREAT, 0o644)  # held until this process ends
+    try:
+        fcntl.flock(only_one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
     job, state = read(job_dir / "job.json"), read_state(job_dir)
+    if state["attempt"] != attempt or state["status"] != {"start": "starting", "adopt": "running"}[purpose]:
+        return
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     own: Json = {
         "supervisor_pid": os.getpid(),
@@ -45,7 +55,7 @@ def supervise(job_dir: Path) -> None:
     }
     child: Optional[subprocess.Popen[bytes]] = None
     running: Json = {**read(job_dir / "state.json"), **own}
-    if state["status"] != "running":
+    if purpose == "start":
         lock = _wait_for_gpus(job_dir, job, own)
         started = {"started_at": time.time(), "started_boottime": boottime()}
         try:
@@ -154,4 +164,4 @@ def _wait_for_gpus(job_dir: Path, job: Json, own: Json) -> Optional[int]:
 
 
 if __name__ == "__main__":
-    supervise(Path(sys.argv[1]))
+    supervise(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -16,14 +16,24 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from eagle3.remote.job_folder import ALIVE, START_SECONDS, Json, locked, read, read_from, read_state, write, write_bytes
+from eagle3.remote.job_folder import (
+    ALIVE,
+    START_SECONDS,
+    Json,
+    is_locked,
+    is_own_supervisor_alive,
+    locked,
+    read,
+    read_from,
+    read_state,
+    write,
+    write_bytes,
+)
 from eagle3.remote.processes import (
     GRACE_SECONDS,
     JOB_DIR_VARIABLE,
-    boot_id,
     boottime,
     end_members,
-    is_alive,
     own_session,
     send_signal,
 )
@@ -51,7 +61,7 @@ def launch(job_dir: Path, job: Json) -> Json:
         left = end_members(job_dir, own_session(state), GRACE_SECONDS)
         if left:
             raise SystemExit(f"cannot start {job['job_id']}: processes {left} of its last attempt cannot be ended")
-        _end_supervisor(state)
+        _end_supervisor(job_dir, state)
         attempt = state.get("attempt", 0) + 1
         if attempt > 1:
             for name in ("log", "events.jsonl"):
@@ -62,32 +72,31 @@ def launch(job_dir: Path, job: Json) -> Json:
                 (job_dir / name).unlink()
         write_bytes(job_dir / "reserve", b"\0" * RESERVE_BYTES)
         write(job_dir / "job.json", {**job, "attempt": attempt, "launched_boottime": boottime()})
-        _start_supervisor(job_dir)
+        _start_supervisor(job_dir, "start", attempt)
         deadline = time.monotonic() + START_SECONDS
         while read_state(job_dir)["status"] == "starting" and time.monotonic() < deadline:
             time.sleep(0.05)
         return {**read_state(job_dir), "launched": True}
 
 
-def _end_supervisor(state: Json) -> None:
+def _end_supervisor(job_dir: Path, state: Json) -> None:
     """Its job is over; it must not write that ending into the next attempt's folder."""
-    if state.get("boot_id") != boot_id():
-        return  # its number belongs to somebody else
-    pid, ticks = state.get("supervisor_pid"), state.get("supervisor_start_ticks")
     deadline = time.monotonic() + 5
-    while is_alive(pid, ticks):
+    while is_locked(job_dir / "supervisor.lock"):
         if time.monotonic() > deadline:
+            if not is_own_supervisor_alive(state):
+                raise SystemExit(f"cannot start {job_dir.name}: another supervisor of it is starting; try again")
             send_signal([state["supervisor_pid"]], signal.SIGKILL)
         time.sleep(0.02)
 
 
-def _start_supervisor(job_dir: Path) -> None:
+def _start_supervisor(job_dir: Path, purpose: str, attempt: int) -> None:
     # A fresh process without the marker of a job that launches another one, in a session that no terminal ends.
     environment = {name: value for name, value in os.environ.items() if name != JOB_DIR_VARIABLE}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     with open(job_dir / "supervisor.log", "ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "eagle3.remote.supervise", str(job_dir)],
+            [sys.executable, "-m", "eagle3.remote.supervise", str(job_dir), purpose, str(attempt)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -105,8 +114,9 @@ def poll(job_dir: Path, seen: Json) -> bytes:
     state = read_state(job_dir)
     if state["status"] == "running" and not state["supervised"]:
         with locked(job_dir / "launch.lock"):
-            if not read_state(job_dir).get("supervised", True):
-                _start_supervisor(job_dir)
+            state = read_state(job_dir)
+            if state["status"] == "running" and not state["supervised"]:
+                _start_supervisor(job_dir, "adopt", state["attempt"])
     if state.get("attempt") != seen.get("attempt"):
         seen = {}
     log, log_offset, log_stat = read_from(job_dir / "log", seen.get("log_offset", 0), seen.get("log_inode"))
