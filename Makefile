@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup demo up down test check test-fast test-airflow test-others
+.PHONY: setup demo up down test check soak test-fast test-airflow test-others
 
 setup:
 	@$(PYTHON) include/eagle3/demo/bootstrap.py
@@ -36,3 +36,7 @@ test-others:
 # Without vLLM, training and Airflow runs: under a minute.
 test-fast: setup
 	@$(BIN)/python -m pytest -m "not live"
+
+# Kills everything around some jobs at random, for eight minutes: none may be lost, none may run twice.
+soak: setup
+	@$(BIN)/python tests/soak/soak.py

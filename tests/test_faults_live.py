@@ -146,7 +146,8 @@ def test_an_outage_of_the_host_is_sat_out(start, site):
 
 
 def test_two_triggerers_on_one_job_give_one_verdict_and_tell_nothing_twice(start, site):
-    """Row 9: a triggerer hangs until another takes its job over, and comes back. Seen to fail without WATCH_KEY."""
+    """Row 9: a triggerer hangs until another takes its job over, and comes back. Seen to fail without WATCH_KEY, and
+    (the job was killed) when `on_kill` does not look who watches the job."""
     run = start(f"{PROGRESS}\nsleep 100; finish")
     pid = run.wait_until_watched()
     triggerer = component_pid(site, "triggerer")

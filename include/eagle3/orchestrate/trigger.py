@@ -7,14 +7,17 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+from airflow.sdk import TaskInstanceState
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from eagle3.gpu_host.remote_job import RemoteJob
 from eagle3.orchestrate.hosts import connect_async
 from eagle3.orchestrate.poll_loop import Listener, poll_until_over
 from eagle3.orchestrate.watch import JobWatch
-from eagle3.pipeline.names import PROGRESS_XCOM_KEY, WATCH_KEY
+from eagle3.pipeline.names import PROGRESS_XCOM_KEY, VERDICT_XCOM_KEY, WATCH_KEY
 
 
 class JobTrigger(BaseTrigger):
@@ -63,14 +66,31 @@ class JobTrigger(BaseTrigger):
                 keep=partial(self._set, WATCH_KEY),
             ),
         )
+        await self._set(VERDICT_XCOM_KEY, outcome["verdict"])
         yield TriggerEvent(outcome)
 
-    async def _set(self, key: str, value: dict[str, Any]) -> None:
+    async def _set(self, key: str, value: Any) -> None:
         await XCom.aset(key, value, **self.task_key)
 
     async def on_kill(self) -> None:
-        """The user cleared or marked the task: end the job, unless a later clear has started it again."""
+        """The user cleared or marked the task: end the job, unless a later clear has started it again.
+
+        Airflow calls this as well in a triggerer that hung for a while, once another one watches the job or has told
+        how it ended; that is no reason to end anything.
+        """
+        if await self._is_watched_elsewhere():
+            self.log.info("another triggerer has taken over job %s, which goes on", self.job["job_id"])
+            return
         job = RemoteJob(**self.job)
         async with connect_async(job.ssh_conn_id) as shell:
             output = await shell.run(job.kill_command(self.clear_number))
             self.log.info("ended job %s: %s", job.job_id, output.stdout.decode(errors="replace").strip())
+
+    async def _is_watched_elsewhere(self) -> bool:
+        dag_id, run_id, task_id = (self.task_key[name] for name in ("dag_id", "run_id", "task_id"))
+        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+            dag_id=dag_id, task_ids=[task_id], run_ids=[run_id]
+        )
+        if TaskInstanceState.DEFERRED in states.get(run_id, {}).values():
+            return True
+        return await XCom.aget_one(key=VERDICT_XCOM_KEY, **self.task_key) is not None
