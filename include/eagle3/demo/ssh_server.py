@@ -93,7 +93,10 @@ async def listen(directory: Path, port: int = 0) -> asyncssh.SSHAcceptor:
 async def serve(directory: Path) -> None:
     port_path = directory / "port"
     acceptor = await listen(directory, int(port_path.read_text()) if port_path.exists() else 0)
-    port_path.write_text(str(acceptor.get_port()))
+    if not port_path.exists():
+        aside = directory / ".port"  # nobody reads half a number, whenever this process is killed
+        aside.write_text(str(acceptor.get_port()))
+        aside.replace(port_path)
     await acceptor.wait_closed()
 
 
