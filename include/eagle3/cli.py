@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from eagle3 import job_command
+from eagle3 import job_command, log_command
 from eagle3.contract.errors import ConfigError
 from eagle3.demo import lifecycle
 from eagle3.demo.follow import PipelineApi, follow
@@ -30,6 +30,7 @@ def main() -> int:
         if verb == "demo":
             command.add_argument("--conf", type=json.loads, default={}, help="further values of the run, as JSON")
     job_command.add_parser(verbs)
+    log_command.add_parser(verbs)
     verbs.add_parser("down", help="stop what `up` started, and the jobs of its runs")
     options = parser.parse_args()
     site = Site.of_checkout()
@@ -37,6 +38,8 @@ def main() -> int:
     try:
         if options.verb == "demo":
             return demo(site, options.preset, options.conf)
+        if options.verb == "log":
+            return log_command.run(options)
         if options.verb == "job":
             job_command.run(options)
         elif options.verb == "up":

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -162,6 +163,8 @@ async def soak(seconds: float, folder: Path) -> int:
     bad = verdict["lost"] or verdict["doubled"] or orphans
     if bad:
         print(f"look into {folder}: {verdict['lost']} {verdict['doubled']} {orphans}")
+    else:
+        shutil.rmtree(folder)
     return 1 if bad else 0
 
 

@@ -54,8 +54,13 @@ class Rule:
     pattern: str
     advice: str
     rank: Rank = Rank.SPECIFIC
+    hangs: bool = False  # the process typically stays, and keeps its GPUs
 
 
+HANG_ADVICE = (
+    "nothing moves: on the host, look whether the GPUs are busy at 0 or 100 % (`nvidia-smi`), whether the disk is read "
+    "(`iostat -x 5`, /proc/PID/io), and where the process stands (`py-spy dump --pid PID`)"
+)
 _ENGINE = "read the first traceback above this line in the job's log"
 
 RULES = (
@@ -114,6 +119,7 @@ RULES = (
         Reason.XID,
         r"NVRM: Xid \(.*?\): \d+",
         "the driver reported a GPU fault: `dmesg -T | grep Xid`; a reset of the GPU or a reboot is likely needed",
+        hangs=True,
     ),
     Rule(
         Reason.GPU_HARDWARE_OR_DRIVER,
@@ -184,6 +190,7 @@ RULES = (
         Reason.STARTUP_TIMEOUT,
         r"Timed out waiting for engine (?:core processes )?to start|Timed out waiting for engine core processes",
         "raise VLLM_ENGINE_READY_TIMEOUT_S above the time of a load; the engine may still run and hold the GPUs",
+        hangs=True,
     ),
     Rule(
         Reason.API_MISMATCH,

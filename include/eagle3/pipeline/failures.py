@@ -20,6 +20,7 @@ class Failure:
     reason: Reason
     decisive_line: str
     advice: str
+    hangs: bool
 
 
 _ANY = re.compile("|".join(rule.pattern for rule in RULES))
@@ -85,7 +86,9 @@ def find_failure(segments: Sequence[str]) -> Failure | None:
     if best is None:
         return None
     rule, index = best
-    return Failure(rule.reason, _shown(segments[_decisive_index(segments, start, index)], rule), rule.advice)
+    return Failure(
+        rule.reason, _shown(segments[_decisive_index(segments, start, index)], rule), rule.advice, rule.hangs
+    )
 
 
 def _rule_of(segments: Sequence[str], index: int) -> Rule | None:

@@ -6,12 +6,15 @@ write the module, add its row to DIALECTS, put cases into tests/log_corpus/.
 
 from collections.abc import Callable
 
-from eagle3.pipeline.dialects import huggingface, vllm
+from eagle3.pipeline.dialects import huggingface, sglang, specforge, speculators, vllm
 from eagle3.pipeline.dialects.bar import Event
 
 DIALECTS: dict[str, Callable[[str], list[Event]]] = {
     "vllm": vllm.read,
-    "huggingface": huggingface.read,
+    "sglang": sglang.read,
+    "speculators": speculators.read,
+    "specforge": specforge.read,
+    "huggingface": huggingface.read,  # last: it takes unnamed bars
 }
 
 

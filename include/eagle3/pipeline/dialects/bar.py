@@ -1,4 +1,4 @@
-"""tqdm bars: the shared grammar of the dialects. Control side.
+"""tqdm bars and marks of phases: the shared grammar of the dialects. Control side.
 
 Formats (tqdm 4.67; vLLM's `_BAR_FORMAT` puts `Completed |` where tqdm draws its blocks):
 `desc:  66% Completed | 42/64 [16:21<08:30, 23.21s/it]`
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Event = dict[str, Any]
+Phases = Sequence[tuple[str, re.Pattern[str]]]
 
 _BAR = re.compile(
     r"(?P<percent>\d{1,3})%(?: Completed \||\|[^|]*\|)\s*(?P<done>[\d.]+[kMGTP]?)/(?P<total>[\d.]+[kMGTP]?)"
@@ -21,11 +22,18 @@ _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of a dialect: the bar whose description is `description`, what it counts, and the phase it belongs to."""
+    """One row of a dialect: the bar whose description is `description`, what it counts, and the phase it belongs to.
+
+    `phase` is None for a bar that does not tell its phase; `behind` must be found in the text behind the rate.
+    """
 
     description: str
     unit: str
-    phase: str
+    phase: str | None
+    behind: str = ""
+
+
+UNNAMED = r"^"
 
 
 def read_bar(segment: str, bars: Sequence[Bar]) -> list[Event]:
@@ -39,8 +47,17 @@ def read_bar(segment: str, bars: Sequence[Bar]) -> list[Event]:
         return []
     before = segment[: match.start()]
     for bar in bars:
-        if re.search(rf"{bar.description}:?\s*$", before):
-            return [{"kind": "phase", "name": bar.phase}, {"kind": "progress", "unit": bar.unit, **_numbers(match)}]
+        if re.search(rf"{bar.description}:?\s*$", before) and re.search(bar.behind, segment[match.end() :]):
+            phase = [{"kind": "phase", "name": bar.phase}] if bar.phase else []
+            return [*phase, {"kind": "progress", "unit": bar.unit, **_numbers(match)}]
+    return []
+
+
+def read_phase(segment: str, phases: Phases) -> list[Event]:
+    """The first phase whose pattern is found anywhere in `segment`, or []."""
+    for phase, pattern in phases:
+        if pattern.search(segment):
+            return [{"kind": "phase", "name": phase}]
     return []
 
 

@@ -6,7 +6,7 @@ one log, and a record may be glued to an unfinished bar.
 
 import re
 
-from eagle3.pipeline.dialects.bar import Bar, Event, read_bar
+from eagle3.pipeline.dialects.bar import Bar, Event, read_bar, read_phase
 
 BARS = (
     Bar(r"Loading safetensors checkpoint shards(?: \(eager\))?", "shards", "loading_weights"),
@@ -67,11 +67,7 @@ _WARNINGS = re.compile(
 
 
 def read(segment: str) -> list[Event]:
-    events = read_bar(segment, BARS)
-    for phase, pattern in PHASES:
-        if pattern.search(segment):
-            events.append({"kind": "phase", "name": phase})
-            break
+    events = read_bar(segment, BARS) + read_phase(segment, PHASES)
     if throughput := _THROUGHPUT.search(segment):
         running = int(throughput["running"])
         events += [
