@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup demo up down test check soak test-fast test-airflow test-others
+.PHONY: setup demo up down test check soak eta test-fast test-airflow test-others
 
 setup:
 	@$(PYTHON) include/eagle3/demo/bootstrap.py
@@ -40,3 +40,7 @@ test-fast: setup
 # Kills everything around some jobs at random, for eight minutes: none may be lost, none may run twice.
 soak: setup
 	@$(BIN)/python tests/soak/soak.py
+
+# How far off the ETA is, against the bar's own and the naive mean.
+eta: setup
+	@$(BIN)/python tests/eta_replay.py

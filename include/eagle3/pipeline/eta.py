@@ -1,16 +1,20 @@
 """Pace and remaining time from observations of work done. Control side; the clock is the caller's.
 
-As tqdm and rich do, work and time are smoothed apart, so that a long pause counts by its length and not as one more
-sample. The warm-up (first interval: cold files, compilation) is left out. Unknown is None.
+As tqdm and rich do, work and time are smoothed apart. The warm-up (first interval: cold files, compilation) is left
+out, and a pause (an interval far above the recent ones) counts for as much as a slow item may: it will not come again
+for every item. A disk that stays slow soon is the recent pace. Unknown is None.
 """
 
 import math
+import statistics
 from dataclasses import dataclass, field
 
 MIN_INTERVAL_SECONDS = 2.0
 MIN_MEMORY_SECONDS = 60.0
 MEMORY_SHARE = 0.2
 NUM_RECENT = 20
+PAUSE_FACTOR = 3.0  # times the median pace of the recent intervals
+MIN_FOR_PAUSE = 5
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,15 @@ class PaceMeter:
             self.warmed_up = True
             return
         fade = math.exp(-seconds / max(MIN_MEMORY_SECONDS, MEMORY_SHARE * (at - self.first_at)))
-        interval = [items, weight, seconds]
-        self.sums = [old * fade + new for old, new in zip(self.sums, interval, strict=True)]
-        self.recent = [*self.recent, interval][-NUM_RECENT:]
+        counted = [items, weight, min(seconds, self._longest_seconds(weight))]
+        self.sums = [old * fade + new for old, new in zip(self.sums, counted, strict=True)]
+        self.recent = [*self.recent, [items, weight, seconds]][-NUM_RECENT:]
+
+    def _longest_seconds(self, weight: float) -> float:
+        """What `weight` can take without a pause."""
+        if len(self.recent) < MIN_FOR_PAUSE:
+            return math.inf
+        return PAUSE_FACTOR * weight * statistics.median(seconds / weight for _, weight, seconds in self.recent)
 
     @property
     def pace(self) -> Pace | None:
