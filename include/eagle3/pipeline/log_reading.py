@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3.pipeline import dialects
+from eagle3.pipeline.dialects.bar import find_phase
 from eagle3.pipeline.failure_rules import HANG_ADVICE, RULES, Reason
 from eagle3.pipeline.failures import Evidence
 from eagle3.pipeline.log_lines import LineSplitter
-from eagle3.pipeline.phase_hints import hint_phase
+from eagle3.pipeline.phase_hints import HINTS
 from eagle3.pipeline.progress import Progress
 from eagle3.pipeline.secrets import redact
 from eagle3.pipeline.steps import STALL_SECONDS
@@ -51,7 +52,7 @@ def read_log(chunks: Iterable[bytes], process: Process) -> dict[str, Any]:
         for segment in segments:
             evidence.feed(segment)
             if progress.phase == "starting" and hinted is None:
-                hinted = hint_phase(segment)
+                hinted = find_phase(segment, HINTS)
             for event in dialects.read(segment):
                 is_understood = is_understood or event["kind"] == "phase"
                 progress.consume(event, 0.0)

@@ -41,10 +41,3 @@ HINTS = tuple(
         ),
     )
 )
-
-
-def hint_phase(segment: str) -> str | None:
-    for phase, pattern in HINTS:
-        if pattern.search(segment):
-            return phase
-    return None

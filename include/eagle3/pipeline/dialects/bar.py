@@ -53,12 +53,15 @@ def read_bar(segment: str, bars: Sequence[Bar]) -> list[Event]:
     return []
 
 
+def find_phase(segment: str, phases: Phases) -> str | None:
+    """The first phase whose pattern is found anywhere in `segment`."""
+    return next((phase for phase, pattern in phases if pattern.search(segment)), None)
+
+
 def read_phase(segment: str, phases: Phases) -> list[Event]:
-    """The first phase whose pattern is found anywhere in `segment`, or []."""
-    for phase, pattern in phases:
-        if pattern.search(segment):
-            return [{"kind": "phase", "name": phase}]
-    return []
+    """`find_phase` as an event, or []."""
+    phase = find_phase(segment, phases)
+    return [{"kind": "phase", "name": phase}] if phase else []
 
 
 def _numbers(match: re.Match[str]) -> dict[str, Any]:
