@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from eagle3.pipeline.failure_rules import BENIGN, CAUSE_ABOVE, CAUSE_BELOW, RULES, Rank, Reason, Rule
 from eagle3.pipeline.log_lines import message
+from eagle3.pipeline.skimmer import Told
 
 MAX_LINE_CHARS = 400
 MAX_EVIDENCE = 500
@@ -39,6 +40,7 @@ _STOPPING = re.compile(
 _FRAME = re.compile(r"^\s*File \".*\", line \d+")
 _RAISE = re.compile(r"^\s*raise\b")
 _WORKING = re.compile(r"Processed prompts:\s+\d{1,2}%")
+_DIGITS_DECIDE = re.compile(r"exit ?code|Failed core proc|got signal")  # as the patterns of some rules do
 _TELLING = (_ANY, _RESTARTED, _STOPPING, _WORKING, _GAVE_UP_TRYING)
 
 
@@ -52,9 +54,9 @@ class Evidence:
         self._first: list[str] = []
         self._last: deque[str] = deque(maxlen=MAX_EVIDENCE)
 
-    def feed(self, segment: str) -> None:
+    def feed(self, segment: str) -> Told:
         if not any(pattern.search(segment) for pattern in _TELLING) and not _EXCEPTION.search(message(segment)):
-            return
+            return Told.MORE if _DIGITS_DECIDE.search(segment) else Told.NOTHING
         if _RESTARTED.search(segment):
             self._first.clear()
             self._last.clear()
@@ -62,6 +64,7 @@ class Evidence:
             self._first.append(segment)
         else:
             self._last.append(segment)
+        return Told.COUNTS if _WORKING.search(segment) else Told.MORE
 
     def find_failure(self) -> Failure | None:
         return find_failure([*self._first, *self._last])

@@ -4,7 +4,6 @@ import re
 
 MAX_SEGMENT_BYTES = 64 * 1024
 
-_ENDS = re.compile(rb"[\r\n]+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CONTAINER_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.,]+(?:Z|[+-]\d\d:?\d\d)\s(?:(?:stdout|stderr) [FP] )?")
 _PROCESS = re.compile(r"^(?:\([A-Za-z][\w.-]*(?: rank=\d+)? pid=\d+(?:, ip=[^)]*)?\)\s*)+")
@@ -23,19 +22,23 @@ class LineSplitter:
 
     def feed(self, chunk: bytes) -> list[str]:
         """The segments that `chunk` completes, cleaned by `clean`."""
-        pieces = _ENDS.split(chunk)
-        complete = []
-        for piece in pieces[:-1]:
-            self._pending += piece
-            complete.append(self._take())
-        self._pending += pieces[-1]
+        return [segment for piece in self.complete(chunk) if (segment := cleaned(piece))]
+
+    def complete(self, chunk: bytes) -> list[bytes]:
+        """The same as they stand in the log, blank ones too."""
+        *pieces, rest = chunk.replace(b"\r", b"\n").split(b"\n")
+        if pieces:
+            pieces[0] = bytes(self._pending) + pieces[0]
+            self._pending.clear()
+        self._pending += rest
         if len(self._pending) > 2 * MAX_SEGMENT_BYTES:
             del self._pending[:-MAX_SEGMENT_BYTES]
-        return [segment for segment in complete if segment]
+        return pieces
 
     def finish(self) -> list[str]:
         """What stands after the last line end, once nothing more will come."""
-        segment = self._take()
+        segment = cleaned(bytes(self._pending))
+        self._pending.clear()
         return [segment] if segment else []
 
     @property
@@ -43,16 +46,16 @@ class LineSplitter:
         """Bytes held back: a new splitter, fed from this many bytes before the stream's position, goes on the same."""
         return len(self._pending)
 
-    def _take(self) -> str:
-        segment = clean(self._pending[-MAX_SEGMENT_BYTES:].decode("utf-8", errors="replace"))
-        self._pending.clear()
-        return segment
-
 
 def split_log(content: bytes) -> list[str]:
     """All segments of a complete log."""
     splitter = LineSplitter()
     return splitter.feed(content) + splitter.finish()
+
+
+def cleaned(piece: bytes) -> str:
+    """A line of the log as a segment, empty when it is blank; of a very long one the tail."""
+    return clean(piece[-MAX_SEGMENT_BYTES:].decode("utf-8", errors="replace"))
 
 
 def clean(segment: str) -> str:

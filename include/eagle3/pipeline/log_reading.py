@@ -9,10 +9,10 @@ from eagle3.pipeline import dialects
 from eagle3.pipeline.dialects.bar import find_phase
 from eagle3.pipeline.failure_rules import HANG_ADVICE, RULES, Reason
 from eagle3.pipeline.failures import Evidence
-from eagle3.pipeline.log_lines import LineSplitter
 from eagle3.pipeline.phase_hints import HINTS
 from eagle3.pipeline.progress import Progress
 from eagle3.pipeline.secrets import redact
+from eagle3.pipeline.skimmer import Skimmer, Told
 from eagle3.pipeline.steps import STALL_SECONDS
 
 ENDED_PHASES = frozenset({"finished", "shutdown"})
@@ -42,26 +42,30 @@ def read_log(chunks: Iterable[bytes], process: Process) -> dict[str, Any]:
     Counts, times and rate (items a second) are the last bar's, as it was printed; None where unknown. `line` is the
     report line of the sensors.
     """
-    splitter, evidence, progress = LineSplitter(), Evidence(), Progress.begin(0.0)
+    evidence, progress = Evidence(), Progress.begin(0.0)
     bar: dict[str, Any] = {}
     hinted: str | None = None
     is_understood = False
 
-    def take(segments: list[str]) -> None:
+    def take(segment: str) -> Told:
         nonlocal bar, hinted, is_understood
-        for segment in segments:
-            evidence.feed(segment)
-            if progress.phase == "starting" and hinted is None:
-                hinted = find_phase(segment, HINTS)
-            for event in dialects.read(segment):
-                is_understood = is_understood or event["kind"] == "phase"
-                progress.consume(event, 0.0)
-                if event["kind"] == "progress":
-                    bar = event
+        told = evidence.feed(segment)
+        if progress.phase == "starting" and hinted is None:
+            hinted = find_phase(segment, HINTS)
+        events = dialects.read(segment)
+        for event in events:
+            is_understood = is_understood or event["kind"] == "phase"
+            progress.consume(event, 0.0)
+            if event["kind"] == "progress":
+                bar = event
+        if not told and find_phase(segment, HINTS):
+            return Told.MORE
+        return max(told, Told.COUNTS if events else Told.NOTHING)
 
+    skimmer = Skimmer(take)
     for chunk in chunks:
-        take(splitter.feed(chunk))
-    take(splitter.finish())
+        skimmer.feed(chunk)
+    skimmer.finish()
     phase = progress.phase if is_understood else "unknown"
     if hinted and progress.phase == "starting":
         phase = hinted
