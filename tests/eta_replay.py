@@ -25,6 +25,7 @@ class Load:
     name: str
     seconds: list[float]
     item_bytes: list[int] | None = None
+    last_seconds: float | None = None  # of the load before it, where the host has one in its history
 
 
 def loads() -> list[Load]:
@@ -45,7 +46,18 @@ def loads() -> list[Load]:
         Load("a pause of four minutes", pause),
         Load("second weight set, 16 shards", [chance.uniform(8, 12) for _ in range(16)]),
         Load("reference", reference),
+        Load("slow start, as the last load", slow_start, last_seconds=1.1 * sum(slow_start)),
+        Load("a disk that degrades, as for the last load", degrades, last_seconds=0.9 * sum(degrades)),
+        Load("from memory, the last load from disk", [second / 10 for second in uniform], last_seconds=sum(uniform)),
     ]
+
+
+def without_history() -> list[Load]:
+    return [load for load in loads() if not load.last_seconds]
+
+
+def with_history() -> list[Load]:
+    return [load for load in loads() if load.last_seconds]
 
 
 class Smoothed:
@@ -67,7 +79,10 @@ def clock(seconds: float) -> str:
 def replay(load: Load) -> Iterator[tuple[int, float, float, float, float]]:
     """At each shard: done, ours, the bar's, the naive mean, the truth; all in seconds that remain."""
     total, elapsed, smoothed = len(load.seconds), 0.0, Smoothed()
-    progress = Progress.begin(0.0, item_bytes=load.item_bytes)
+    progress = Progress.begin(0.0)
+    last = {"loading_weights": {"seconds": load.last_seconds, "done": total, "unit": "shards"}}
+    known = {"shard_bytes": load.item_bytes or [], "last_times": last if load.last_seconds else {}}
+    progress.consume({"kind": "expected", **known}, 0.0)
     other = "".join(bar(n, 30, 10.0 * n, 10.0) for n in range(31)) if load.name.startswith("second") else ""
     read(progress, other, 0.0)  # the bar of a first weight set must not count
     read(progress, bar(0, total, 0, None), 0.0)
@@ -107,15 +122,16 @@ def errors(load: Load) -> dict[int, tuple[float, ...]]:
 
 def table() -> str:
     lines = ["| load | " + " | ".join(f"at {point} %" for point in POINTS) + " |", "|---|" + "---|" * len(POINTS)]
-    everything = [(load.name, errors(load)) for load in loads()]
-    for name, by_point in everything:
-        cells = [" / ".join(f"{error:.0f}" for error in by_point[point]) for point in POINTS]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    means = [
-        " / ".join(f"{mean(by_point[point][who] for _, by_point in everything):.1f}" for who in range(3))
-        for point in POINTS
-    ]
-    return "\n".join([*lines, "| **mean** | " + " | ".join(means) + " |"])
+    for load in loads():
+        cells = [" / ".join(f"{error:.0f}" for error in errors(load)[point]) for point in POINTS]
+        lines.append(f"| {load.name} | " + " | ".join(cells) + " |")
+    for title, loads_of_it in (("mean", without_history()), ("mean with a last load", with_history())):
+        means = [
+            " / ".join(f"{mean(errors(load)[point][who] for load in loads_of_it):.1f}" for who in range(3))
+            for point in POINTS
+        ]
+        lines.append(f"| **{title}** | " + " | ".join(means) + " |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

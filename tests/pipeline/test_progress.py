@@ -28,6 +28,13 @@ def count(progress: Progress, done: float, total: float | None, unit: str, at: f
     progress.consume(step_event("progress", at, done=done, total=total, unit=unit), at)
 
 
+def expecting(shard_bytes: list[int], **last_times: dict[str, Any]) -> Progress:
+    """`last_times`: PhaseTime by phase."""
+    progress = Progress.begin(0.0)
+    progress.consume(step_event("expected", 0.0, shard_bytes=shard_bytes, last_times=last_times), 0.0)
+    return progress
+
+
 def bar(done: int, elapsed: float, total: int = 64) -> str:
     clock = f"{int(elapsed) // 60:02d}:{int(elapsed) % 60:02d}"
     head = f"\rLoading safetensors checkpoint shards: {100 * done // total:3d}% Completed | {done}/{total} "
@@ -65,12 +72,42 @@ def test_a_long_load_is_reported_at_its_milestones() -> None:
 
 
 def test_known_shard_sizes_weigh_the_estimate_and_show_gigabytes() -> None:
-    lines = load_of_64_shards(Progress.begin(0.0, item_bytes=[8_547_000_000] * 64))
+    lines = load_of_64_shards(expecting([8_547_000_000] * 64))
     assert any(", 111 of 547 GB, " in line for line in lines)
 
 
+@pytest.mark.parametrize("shard_bytes", [[], [8_547_000_000] * 64])
+def test_the_last_load_on_the_host_is_what_a_load_is_compared_with(shard_bytes: list[int]) -> None:
+    progress = expecting(shard_bytes, loading_weights={"seconds": 64 * 23.0, "done": 64, "unit": "shards"})
+    feed(progress, bar(0, 0), 0.0)
+    assert progress.line(0.0).startswith("loading weights 0/64 shards (0 %), ")
+    assert progress.line(0.0).endswith(" 24.5 min left")
+    for done in range(1, 65):
+        feed(progress, bar(done, 24 * done), 24.0 * done)
+        assert done < 32 or progress.line(24.0 * done).endswith(" 4 % slower than last time")
+    assert progress.snapshot(24.0 * 64)["against_last_time"] == pytest.approx(24 / 23, abs=1e-3)
+
+
+def test_a_load_from_memory_after_one_from_disk_soon_believes_itself() -> None:
+    progress = expecting([], loading_weights={"seconds": 64 * 23.0, "done": 64, "unit": "shards"})
+    for done in range(33):
+        feed(progress, bar(done, 2 * done), 2.0 * done)
+        assert done < 6 or progress.eta(2.0 * done).seconds < 2.2 * (64 - done)  # type: ignore[union-attr]
+    assert "0.1 times as long as last time" in progress.line(64.0)
+
+
+def test_extraction_is_compared_by_tokens_and_only_with_tokens() -> None:
+    last = {"seconds": 3000.0, "done": 21_000_000, "unit": "tokens"}
+    for unit, expected in (("tokens", "as fast as last time"), ("rows", "left ±")):
+        progress = expecting([], generating=last)
+        progress.consume(step_event("phase", 0.0, name="generating"), 0.0)
+        for poll in range(20):
+            count(progress, 70_000 * poll, 1_400_000, unit, 10.0 * poll)
+        assert expected in progress.line(190.0)
+
+
 def test_sizes_of_other_files_are_not_used() -> None:
-    progress = Progress.begin(0.0, item_bytes=[10**9] * 64)
+    progress = expecting([10**9] * 64)
     feed(progress, bar(1, 20, total=8), 0.0)
     assert progress.work_bytes is None
 

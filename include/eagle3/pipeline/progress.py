@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
-from eagle3.pipeline.eta import Eta, Pace, PaceMeter
+from eagle3.pipeline.eta import Eta, Pace, PaceMeter, Prior
 from eagle3.pipeline.report_line import Counts, report_line
 
 STALL_PACE_FACTOR = 10.0
@@ -33,7 +33,8 @@ class Progress:
 
     phase_at: float
     changed_at: float
-    item_bytes: list[int]
+    item_bytes: list[int] = field(default_factory=list)
+    last_times: dict[str, Any] = field(default_factory=dict)  # PhaseTime by phase
     phase: str = "starting"
     done: float | None = None
     total: float | None = None
@@ -48,9 +49,8 @@ class Progress:
     reported_done: float | None = None
 
     @classmethod
-    def begin(cls, now: float, item_bytes: list[int] | None = None) -> Self:
-        """`item_bytes`: sizes of the target's shards in load order; weighs the ETA of loading when known."""
-        return cls(phase_at=now, changed_at=now, item_bytes=item_bytes or [])
+    def begin(cls, now: float) -> Self:
+        return cls(phase_at=now, changed_at=now)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
@@ -65,6 +65,9 @@ class Progress:
         if kind == "started":
             self.step_decides = False
             self._enter("starting", now)
+        elif kind == "expected":
+            self.item_bytes, self.last_times = event["shard_bytes"], event["last_times"]
+            self.meter, self.metered = PaceMeter(), []  # what was weighed by other sizes
         elif kind == "finished":
             self.step_decides = True
             self._enter("failed" if event.get("error") else "finished", now)
@@ -121,13 +124,26 @@ class Progress:
         """Remaining time of this phase; the bar's own guess, without an error, until there is a measured pace."""
         if self.total is None or self.done is None:
             return None
-        eta = self.meter.eta(self._work(self.total) - self._work(self.done))
+        eta = self.meter.eta(self._work(self.total) - self._work(self.done), self._prior)
         if eta is None and self.printed_eta is not None:
             eta = Eta(self.printed_eta, None)
         if eta is None:
             return None
         waited = min(now - self.changed_at, self._gap_seconds or 0.0)  # at most one item can be nearly complete
         return Eta(max(0.0, eta.seconds - waited), eta.error_seconds)
+
+    @property
+    def _prior(self) -> Prior | None:
+        """The last time's pace for all of this time's work; None for what was not counted, or in another unit."""
+        last = self.last_times.get(self.phase)
+        if not self.total or not last or last["unit"] != self.unit or not last["done"]:
+            return None
+        return Prior(self._work(self.total), last["seconds"] / last["done"] * self.total)
+
+    def against_last_time(self, now: float) -> float | None:
+        """How many times as long as last time this phase takes; None while that is unknown."""
+        prior, eta = self._prior, self.eta(now)
+        return self.meter.against(prior, eta) if prior and eta else None
 
     @property
     def _gap_seconds(self) -> float | None:
@@ -144,7 +160,8 @@ class Progress:
 
     def line(self, now: float) -> str:
         counts = None if self.done is None or self.unit is None else Counts(self.done, self.total, self.unit)
-        return report_line(self.phase, now - self.phase_at, counts, self.work_bytes, self.pace, self.eta(now))
+        estimates = self.pace, self.eta(now), self.against_last_time(now)
+        return report_line(self.phase, now - self.phase_at, counts, self.work_bytes, *estimates)
 
     def report(self, now: float) -> str | None:
         """The report line when one is due: a new phase, a phase's end, a milestone, or a long time without any."""
@@ -182,5 +199,6 @@ class Progress:
             "pace": asdict(pace) if pace else None,
             "eta_seconds": round(eta.seconds, 1) if eta else None,
             "eta_error_seconds": round(eta.error_seconds, 1) if eta and eta.error_seconds is not None else None,
+            "against_last_time": self.against_last_time(now),
             "line": self.line(now),
         }

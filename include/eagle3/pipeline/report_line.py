@@ -1,4 +1,5 @@
-"""One line a person reads: `loading weights 42/64 shards (66 %), 23.2 s/shard (18-33), 8.5 min left ±1`. Control side.
+"""One line a person reads: `loading weights 42/64 shards (66 %), 23.2 s/shard (18-33), 8.5 min left ±1,
+4 % slower than last time`. Control side.
 
 What is unknown is left out.
 """
@@ -23,8 +24,12 @@ def report_line(
     work_bytes: tuple[float, float] | None,
     pace: Pace | None,
     eta: Eta | None,
+    against_last_time: float | None,
 ) -> str:
-    """`phase_seconds`: since the phase began; told when there is nothing to count."""
+    """`phase_seconds`: since the phase began; told when there is nothing to count.
+
+    `against_last_time`: how many times as long as last time on this host the phase takes.
+    """
     head = phase.replace("_", " ")
     if counts is None:
         return f"{head}, for {_duration(phase_seconds)}" if phase_seconds >= 60 else head
@@ -35,6 +40,8 @@ def report_line(
         parts.append(_pace(pace, counts.unit))
     if eta and counts.done != counts.total:
         parts.append(_remaining(eta))
+    if against_last_time:
+        parts.append(_comparison(against_last_time))
     return ", ".join(parts)
 
 
@@ -72,6 +79,15 @@ def _remaining(eta: Eta) -> str:
     if error >= 1 or size == 1:
         return f"{text} ±{max(error, 1):.0f}"
     return f"{text} ±{max(error, 0.1):.1f}"
+
+
+def _comparison(ratio: float) -> str:
+    if not 0.5 <= ratio < 2:
+        return f"{ratio:.1f} times as long as last time"
+    percent = round(100 * (ratio - 1))
+    if not percent:
+        return "as fast as last time"
+    return f"{abs(percent)} % {'slower' if percent > 0 else 'faster'} than last time"
 
 
 def _duration(seconds: float) -> str:

@@ -6,8 +6,6 @@ Exit status: 0 done; 2 the user must fix something; 1 the step failed.
 
 import argparse
 import importlib
-import json
-import os
 import sys
 import time
 import traceback
@@ -17,7 +15,9 @@ from typing import Any
 from eagle3.contract.errors import ConfigError
 from eagle3.contract.event import EventWriter
 from eagle3.contract.run_dir import write_json
+from eagle3.remote import history
 from eagle3.remote.step import Step, load_step
+from eagle3.remote.weight_files import shard_sizes
 
 STEPS = (
     "preflight",
@@ -62,6 +62,7 @@ def main() -> int:
 def run(step: Step) -> dict[str, Any]:
     """The step's result, which is also on disk for later steps; its times go to the host's history."""
     started = time.monotonic()
+    step.events.expected(history.last_times(step), shard_sizes(step.model_dir))
     done = False
     try:
         result = importlib.import_module(f"eagle3.remote.{step.name}").run(step)
@@ -69,27 +70,8 @@ def run(step: Step) -> dict[str, Any]:
         write_json(step.run_dir.result_path(step.name), result)
         done = True
     finally:
-        _append_history(step, done, time.monotonic() - started)
+        history.append(step, done, time.monotonic() - started)
     return result
-
-
-def _append_history(step: Step, done: bool, seconds: float) -> None:
-    entry = {
-        "v": 1,
-        "t": round(time.time(), 3),
-        "step": step.name,
-        "run": step.run_dir.root.name,
-        "model": step.spec.served_model_name,
-        "done": done,
-        "seconds": round(seconds, 3),
-        "phases": step.events.end_phases(),
-    }
-    # one write of one line: two steps that end at once do not mix
-    descriptor = os.open(step.run_dir.work_dir.history_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(descriptor, json.dumps(entry).encode() + b"\n")
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

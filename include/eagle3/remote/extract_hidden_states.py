@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.contract.errors import ConfigError, JobFailed
+from eagle3.contract.event import job_log_path
 from eagle3.remote.dataset import Row, read_rows
 from eagle3.remote.extraction_engine import ExtractionEngine, vllm_version, wait_for_file
 from eagle3.remote.hidden_states import BadStates, StateFile, StateStore, state_path
+from eagle3.remote.server_log import load_seconds as read_load_seconds
 from eagle3.remote.step import Step
+from eagle3.remote.weight_files import shard_sizes
 
 MIN_FREE_BYTES = 2 * 1024**3  # below this, no more rows are submitted: the rest of the host needs room too
 BYTES_PER_VALUE = 2  # states are kept in the engine's 16-bit type
@@ -43,6 +46,7 @@ def run(step: Step) -> dict[str, Any]:
         with ExtractionEngine(step, store.scratch_dir) as engine:
             load_seconds = time.monotonic() - started
             step.events.metric("load_seconds", round(load_seconds, 1))
+            _record_load(step)
             step.events.phase("generating")
             started = time.monotonic()
             extraction.extract(engine, missing)
@@ -154,6 +158,14 @@ class _Extraction:
         self._reported = time.monotonic()
         self._events.progress(sum(entry.tokens for entry in self.entries.values()), self._total_tokens, "tokens")
         self._events.metric("rows_done", len(self.entries))
+
+
+def _record_load(step: Step) -> None:
+    """For the host's history: the engine itself says in the job's log how long the weights took."""
+    log = job_log_path()
+    seconds = read_load_seconds(log.read_text(errors="replace")) if log else None
+    if seconds is not None:
+        step.events.phase_took("loading_weights", seconds, len(shard_sizes(step.model_dir)), "shards")
 
 
 def _check_taps(step: Step) -> int:

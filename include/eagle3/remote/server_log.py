@@ -12,6 +12,7 @@ from pathlib import Path
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PROCESS_PREFIX = re.compile(r"^(?:\(\S+(?: rank=\d+)? pid=\d+(?:, ip=[^)]*)?\)\s?)+")
 _RECORD_HEADER = re.compile(r"^(?:INFO|DEBUG|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]*\]|\S+\]) ?")
+_LOAD_TOOK = re.compile(r"Loading (?:model )?weights took ([\d.]+) seconds")
 _SHARDS = re.compile(r"(?:checkpoint shards|loading shards)[^:|]*:\s+\d+% Completed \| (\d+)/(\d+) ")
 
 # Text that opens a phase, and how long its log may stand still. Loaders without a bar are silent for a whole load,
@@ -58,6 +59,12 @@ def decisive_line(text: str) -> str | None:
 
 def last_lines(text: str, count: int) -> list[str]:
     return clean_lines(text)[-count:]
+
+
+def load_seconds(text: str) -> float | None:
+    """What the engine says that the target's weights took to load: the slowest rank's, before any draft head's."""
+    seconds = [float(match[1]) for match in _LOAD_TOOK.finditer(text.partition("Loading drafter model")[0])]
+    return max(seconds, default=None)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,19 @@ def read_weight_files(model_dir: Path) -> list[WeightFile]:
     return files
 
 
+def shard_sizes(model_dir: Path) -> list[int]:
+    """Bytes of each shard in the order in which vLLM loads them, by the numbers in their names; [] when one is missing."""
+    try:
+        names = sorted(_expected_tensors(model_dir), key=_natural_key)
+        return [(model_dir / name).stat().st_size for name in names]
+    except (ConfigError, OSError):
+        return []
+
+
+def _natural_key(name: str) -> list[Any]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
 def _expected_tensors(model_dir: Path) -> dict[str, set[str]]:
     """Each shard's tensors by the index; without an index, the files there are and those that their names promise."""
     index = model_dir / INDEX_NAME
