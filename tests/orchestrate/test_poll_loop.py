@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from typing import Any
 
 import asyncssh
 import psutil
 import pytest
 
+from eagle3.gpu_host.remote_job import parse_poll
 from eagle3.orchestrate.hosts import connect_async
 from eagle3.orchestrate.operators import POLL_SECONDS
 from eagle3.orchestrate.poll_loop import Listener, poll_until_over
@@ -203,3 +205,25 @@ def cpu_seconds(watched) -> float:
             times = process.cpu_times()
             host += times.user + times.system + times.children_user + times.children_system
     return host + time.process_time()
+
+
+async def test_a_stalled_job_is_looked_at_on_the_host_and_the_task_log_says_what_it_does(watched) -> None:
+    """Row 16's clock: the host's time since boot, here an hour later. Seen to fail when nobody asks for a look."""
+    await watched.launch("sleep 300")
+    watch = JobWatch(watched.job, None)
+    async with watched.connect(timeout_seconds=20) as shell, shell.dialogue(watch.follow_command()) as host:
+        now = parse_poll(await host.ask(watch.question()))
+        watch.take(now)
+        assert not watch.has_more
+        assert watch.seconds_to_next_poll(at_most=9) == 3  # nothing is known of its pace
+        later = replace(now, boottime=now.boottime + 3600)
+        (stalled,) = watch.take(later)
+        assert stalled.startswith("stalled in starting: no progress for 3600 s of 900")
+        assert watch.has_more
+        answer = parse_poll(await host.ask(watch.question()))
+        lines = watch.take(replace(answer, boottime=later.boottime))
+        assert lines[0].startswith("looked on the host: disk and CPU are idle")
+        assert "bash" in lines[1] or "sleep" in lines[1]
+        assert not watch.has_more
+        assert watch.take(replace(now, boottime=later.boottime + 60)) == []
+        assert watch.progress()["verdict"] == "stalled"

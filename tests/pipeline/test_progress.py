@@ -217,6 +217,18 @@ def test_training_keeps_its_pace_over_a_validation() -> None:
     assert pace["fastest"] == 5.0
 
 
+def test_news_are_due_with_the_next_slow_item_or_at_the_end_of_the_phase() -> None:
+    progress = Progress.begin(0.0)
+    assert progress.news_due_seconds(0.0) is None
+    for done in range(11):
+        feed(progress, bar(done, 20 * done), 20.0 * done)
+    assert [progress.news_due_seconds(200.0 + wait) for wait in (0, 15, 30)] == [20, 5, -10]
+    fast = Progress.begin(0.0)
+    for poll in range(20):
+        count(fast, 1000 * poll, 30_000, "tokens", 2.0 * poll)
+    assert fast.news_due_seconds(38.0) == pytest.approx(22.0)
+
+
 # --- stalls ---
 
 

@@ -26,12 +26,13 @@ def extract(toy_work_dir: Path, host_python: str, host_environment: dict[str, st
     ]
     text = {"reasoning": None, "content": "", "finish_reason": "stop"}
     run_dir.traces_path.write_text("".join(json.dumps({**trace, **text}) + "\n" for trace in traces))
+    blocks = read_json(tmp_path / "models" / "toy-qwen3-moe" / "config.json")["num_hidden_layers"]
     spec = {
+        "after_blocks": [0, 1, blocks - 2, blocks - 1],
         "work_dir": str(tmp_path),
         "host_python": host_python,
         "model_path": "models/toy-qwen3-moe",
         "served_model_name": "toy",
-        "after_blocks": [0, 1, 2, 3],
         "max_model_len": 256,
         "max_new_tokens": 128,
         "extraction_batch_size": 4,
@@ -50,8 +51,6 @@ def extract(toy_work_dir: Path, host_python: str, host_environment: dict[str, st
             subprocess.run(command, env=environment, stdout=log, stderr=log, check=True, timeout=300)
         return job_dir
 
-    blocks = read_json(tmp_path / "models" / "toy-qwen3-moe" / "config.json")["num_hidden_layers"]
-    spec["after_blocks"] = [0, 1, blocks - 2, blocks - 1]
     return run
 
 
@@ -63,7 +62,7 @@ def expected(job_dir: Path) -> dict[str, Any]:
 def test_a_run_expects_what_the_last_one_took(extract: Any, tmp_path: Path) -> None:
     first = extract("first")
     sizes = expected(first)["shard_bytes"]
-    assert sizes == [path.stat().st_size for path in sorted((tmp_path / "models" / "toy-qwen3-moe").glob("*.saf*"))]
+    assert sizes == [path.stat().st_size for path in sorted((tmp_path / "models" / "toy-qwen3-moe").glob("*.safetensors"))]
     assert expected(first)["last_times"] == {}
     with open(tmp_path / "history.jsonl", "a") as history:
         history.write('{"v": 2, "step": "cut by a full di')

@@ -60,8 +60,9 @@ class RemoteJob:
     def put_command(self, path: Path, content: bytes) -> Command:
         return self._supervisor("put", path, stdin=content)
 
-    def poll_command(self, seen: "Seen") -> Command:
-        return self._supervisor("poll", self.job_dir, "--seen", seen.as_question().decode())
+    def poll_command(self, question: bytes) -> Command:
+        """`question`: of `Seen.as_question`."""
+        return self._supervisor("poll", self.job_dir, "--seen", question.decode())
 
     def follow_command(self) -> Command:
         """Answers one poll after the other, for as long as the connection lives (see AsyncsshShell.dialogue)."""
@@ -87,8 +88,9 @@ class Seen:
     log_inode: int | None = None
     event_offset: int = 0
 
-    def as_question(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+    def as_question(self, look: bool = False) -> bytes:
+        """`look`: tell also what the job's processes do, which takes seconds."""
+        return json.dumps({**asdict(self), "look": look}).encode()
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Poll:
     events: bytes
     event_offset: int
     event_size: int
+    gpus: dict[str, Any] | None  # the newest of remote/gpu_samples.py
+    standstill: dict[str, Any] | None  # of remote/standstill.py, when it was asked for
 
     @property
     def seen(self) -> Seen:
@@ -134,4 +138,6 @@ def parse_poll(answer: bytes) -> Poll:
         rest[log["num_bytes"] :],
         events["offset"],
         events["size"],
+        header["gpus"],
+        header["standstill"],
     )

@@ -24,7 +24,7 @@ from eagle3.orchestrate.watch import JobWatch
 from eagle3.pipeline.names import WATCH_KEY
 from eagle3.pipeline.steps import step_named
 
-POLL_SECONDS = 3.0
+POLL_SECONDS = 8.0  # at most; with the poll itself a failure is seen within ten
 UNREACHABLE_SECONDS = 6 * 3600.0
 UNREACHABLE_KEY = "unreachable_since"
 

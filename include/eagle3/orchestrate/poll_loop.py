@@ -36,7 +36,8 @@ async def poll_until_over(
 ) -> dict[str, Any]:
     """The outcome of `watch` (see `JobWatch.outcome`), or the verdict `refused` or `unreachable` with a message.
 
-    A host that cannot be reached is no failure of the job: the polling goes on for `unreachable_seconds` without a
+    Polls when news are due by the job's own pace, at the latest after `poll_seconds`, so that no end goes unnoticed for
+    longer. A host that cannot be reached is no failure of the job: the polling goes on for `unreachable_seconds` without a
     single answer, and for POLL_FAILS_SECONDS where the host answers but the polling fails there.
     """
     last_answer = time.monotonic()
@@ -83,7 +84,7 @@ async def _follow(
             shown = progress
             await listener.show(progress)
         if not watch.is_over and not watch.has_more:
-            await asyncio.sleep(poll_seconds)
+            await asyncio.sleep(watch.seconds_to_next_poll(at_most=poll_seconds))
 
 
 async def _read_again(watch: JobWatch, host: Dialogue) -> JobWatch:

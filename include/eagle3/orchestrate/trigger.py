@@ -27,7 +27,7 @@ class JobTrigger(BaseTrigger):
     :param job: `RemoteJob.to_dict()`
     :param clear_number: the run's, when the task was deferred: what a later clear starts is not ours to end
     :param until_phase: done as soon as this phase begins; None watches to the end
-    :param poll_seconds: time between polls
+    :param poll_seconds: longest time between polls
     :param unreachable_seconds: how long the host may be silent before the task gives up (the job goes on)
     :param task_key: dag_id, run_id, task_id, map_index: where the progress is shown
     """

@@ -15,11 +15,14 @@ from eagle3.gpu_host.remote_job import Poll, RemoteJob, Seen
 from eagle3.gpu_host.shell import Command
 from eagle3.pipeline import dialects
 from eagle3.pipeline.failures import Evidence
+from eagle3.pipeline.gpu_health import gpu_troubles
 from eagle3.pipeline.log_lines import LineSplitter
 from eagle3.pipeline.progress import Progress
 from eagle3.pipeline.secrets import redact
+from eagle3.pipeline.standstill import describe
 from eagle3.pipeline.steps import step_named
 
+MIN_POLL_SECONDS = 1.0
 TAIL_SEGMENTS = 30  # of the log's end, shown when a job fails
 
 
@@ -42,6 +45,9 @@ class JobWatch:
         self._evidence = Evidence()
         self._poll: Poll | None = None
         self._stalled_phase: str | None = state.get("stalled_phase")
+        self._wants_look = False  # at what a stalled job does
+        self._first_gpus: dict[str, Any] | None = state.get("first_gpus")
+        self._gpu_troubles: list[str] = state.get("gpu_troubles", [])
         self._waiting_for: str | None = None
         self._phases: set[str] = set(state.get("phases", []))
         self._worked_in: str = state.get("worked_in", "")
@@ -59,19 +65,21 @@ class JobWatch:
             "last": self._last,
             "metrics": self._metrics,
             "stalled_phase": self._stalled_phase,
+            "first_gpus": self._first_gpus,
+            "gpu_troubles": self._gpu_troubles,
             "phases": sorted(self._phases),
             "worked_in": self._worked_in,
         }
 
     def poll_command(self) -> Command:
-        return self._job.poll_command(self._seen)
+        return self._job.poll_command(self.question())
 
     def follow_command(self) -> Command:
         return self._job.follow_command()
 
     def question(self) -> bytes:
         """The next poll, for the command that follows the job."""
-        return self._seen.as_question()
+        return self._seen.as_question(look=self._wants_look)
 
     def take(self, poll: Poll) -> list[str]:
         """Digest one answer of the host; returns the lines worth a place in the task log."""
@@ -96,7 +104,10 @@ class JobWatch:
         if poll.state.verdict is Verdict.WAITING and poll.state.waiting_for != self._waiting_for:
             self._waiting_for = poll.state.waiting_for
             lines.append(f"waiting for the host's GPUs, which {self._waiting_for or 'another job'} uses")
-        return [redact(line) for line in lines + self._due_reports(now)]
+        lines += self._due_reports(now) + self._hardware()
+        if poll.standstill:
+            lines += describe(poll.standstill)
+        return [redact(line) for line in lines]
 
     def _begin_attempt(self, now: float) -> None:
         self._progress = Progress.begin(now)
@@ -139,15 +150,30 @@ class JobWatch:
         if stall and stall.phase != self._stalled_phase:
             lines.append(
                 f"stalled in {stall.phase}: no progress for {stall.age_seconds:.0f} s of {stall.limit_seconds:.0f}. "
-                f"Look at the GPUs on the host and at the log. {self.look_further}"
+                f"{self.look_further}"
             )
+        self._wants_look = stall is not None and stall.phase != self._stalled_phase
         self._stalled_phase = stall.phase if stall else None
         return lines
+
+    def _hardware(self) -> list[str]:
+        """A line for each new trouble of the GPUs."""
+        assert self._poll is not None
+        self._first_gpus = self._first_gpus or self._poll.gpus
+        before, self._gpu_troubles = self._gpu_troubles, gpu_troubles(self._poll.gpus, self._first_gpus)
+        return [f"warning: {trouble}" for trouble in self._gpu_troubles if trouble not in before]
 
     @property
     def has_more(self) -> bool:
         """The host has more to tell right now."""
-        return self._poll is not None and self._poll.has_more
+        return self._poll is not None and (self._poll.has_more or self._wants_look)
+
+    def seconds_to_next_poll(self, at_most: float) -> float:
+        """Until something new is due by the job's own pace; sooner where that is not known, or overdue."""
+        due = self._progress.news_due_seconds(self._now) if self._progress else None
+        if due is None or due < 0:
+            due = at_most / 3
+        return min(at_most, max(MIN_POLL_SECONDS, due + MIN_POLL_SECONDS / 2))
 
     @property
     def reached_phase(self) -> bool:
@@ -178,7 +204,12 @@ class JobWatch:
         assert self._progress is not None
         assert self._poll is not None
         verdict = Verdict.STALLED if self._stalled_phase else self._poll.state.verdict
-        return {**self._progress.snapshot(self._now), "metrics": dict(self._metrics), "verdict": str(verdict)}
+        return {
+            **self._progress.snapshot(self._now),
+            "metrics": dict(self._metrics),
+            "gpus": self._poll.gpus,
+            "verdict": str(verdict),
+        }
 
     def outcome(self) -> dict[str, Any]:
         """The event for the operator: `verdict`, `result`, and for a failure `message`, `config_error` and `tail`."""

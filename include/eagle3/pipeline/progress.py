@@ -12,6 +12,7 @@ STALL_PACE_FACTOR = 10.0
 REPORT_SECONDS = 60.0
 QUIET_SECONDS = 600.0
 MILESTONE_PERCENT = 10
+SLOW_ITEM_SECONDS = 3.0  # each such item is news
 
 # What a step that waits for an engine says of itself; only then may the engine's own text be more precise.
 WAITING_PHASES = frozenset({"starting", "engine_init", "loading_weights", "post_load", "serving"})
@@ -131,6 +132,14 @@ class Progress:
             return None
         waited = min(now - self.changed_at, self._gap_seconds or 0.0)  # at most one item can be nearly complete
         return Eta(max(0.0, eta.seconds - waited), eta.error_seconds)
+
+    def news_due_seconds(self, now: float) -> float | None:
+        """Time until the next item of a slow job, or until the phase's end; negative when overdue."""
+        gap, eta = self._gap_seconds, self.eta(now)
+        due = [eta.seconds] if eta else []
+        if gap is not None and gap >= SLOW_ITEM_SECONDS:
+            due.append(self.changed_at + gap - now)
+        return min(due, default=None)
 
     @property
     def _prior(self) -> Prior | None:

@@ -25,11 +25,11 @@ def boottime() -> float:
 
 def start_ticks(pid: int) -> Optional[int]:
     """When the process started, in clock ticks since boot; None when it is gone or a zombie."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def _stat_fields(pid: int) -> Optional[list[bytes]]:
+def stat_fields(pid: int) -> Optional[list[bytes]]:
     """/proc/PID/stat from its third field (state) on; the second may hold spaces and parentheses."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -58,7 +58,7 @@ def members(job_dir: Path, session: Optional[int]) -> list[int]:
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         pid = int(entry)
-        fields = _stat_fields(pid)
+        fields = stat_fields(pid)
         if fields is None or fields[0] in (b"Z", b"X"):
             continue
         if session is not None and int(fields[3]) == session:

@@ -1,13 +1,12 @@
 """Who holds a port or the GPUs' memory on the GPU host."""
 
-import csv
 import os
-import shutil
 import socket
-import subprocess
 from dataclasses import dataclass
 
 import psutil
+
+from eagle3.remote import nvidia_smi
 
 
 def port_is_open(port: int) -> bool:
@@ -38,10 +37,10 @@ class GpuMemory:
 
 def gpu_memory() -> list[GpuMemory]:
     """Memory of the GPUs that this process may use (CUDA_VISIBLE_DEVICES); empty on a host without nvidia-smi."""
-    if not shutil.which("nvidia-smi"):
+    if not nvidia_smi.is_present():
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    rows = _query("gpu", "index,uuid,memory.used,memory.total")
+    rows = nvidia_smi.query("gpu", "index,uuid,memory.used,memory.total")
     return [
         GpuMemory(index, int(used), int(total))
         for index, uuid, used, total in rows
@@ -51,11 +50,5 @@ def gpu_memory() -> list[GpuMemory]:
 
 def gpu_processes() -> str:
     """Who computes on the GPUs, for a person."""
-    rows = _query("compute-apps", "pid,process_name,used_memory")
+    rows = nvidia_smi.query("compute-apps", "pid,process_name,used_memory")
     return "; ".join(f"process {pid} ({name}) {used} MiB" for pid, name, used in rows) or "no process is listed"
-
-
-def _query(what: str, fields: str) -> list[list[str]]:
-    command = ["nvidia-smi", f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    return [[cell.strip() for cell in row] for row in csv.reader(output.splitlines()) if row]

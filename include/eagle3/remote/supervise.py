@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Optional
 
+from eagle3.remote.gpu_samples import keep_sampling
 from eagle3.remote.job_folder import POLL_MAX_BYTES, Json, read, read_from, read_state, write
 from eagle3.remote.processes import (
     GRACE_SECONDS,
@@ -66,6 +67,7 @@ def supervise(job_dir: Path, purpose: str, attempt: int) -> None:
             return _record_end(job_dir, started, {"exit_code": 127})
         pid = child.pid
         running = {**own, **started, "status": "running", "pid": pid, "start_ticks": start_ticks(pid), "session": pid}
+    keep_sampling(job_dir)
     reason = _watch(job_dir, job.get("max_runtime_seconds"), running, child)
     end_members(job_dir, own_session(running), GRACE_SECONDS)
     _record_end(job_dir, running, _ending(job_dir, child), reason)

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
+from eagle3.remote.gpu_samples import last_sample
 from eagle3.remote.job_folder import (
     ALIVE,
     START_SECONDS,
@@ -37,6 +38,7 @@ from eagle3.remote.processes import (
     own_session,
     send_signal,
 )
+from eagle3.remote.standstill import look
 
 RESERVE_BYTES = 1 << 16  # kept in each job folder, so that a full disk does not hide how the job ended
 FOLLOW_IDLE_SECONDS = 900  # a follower that nobody asks any more (its connection died without a word) ends itself
@@ -64,7 +66,7 @@ def launch(job_dir: Path, job: Json) -> Json:
         _end_supervisor(job_dir, state)
         attempt = state.get("attempt", 0) + 1
         if attempt > 1:
-            for name in ("log", "events.jsonl"):
+            for name in ("log", "events.jsonl", "gpus.jsonl"):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(job_dir / name, job_dir / f"{name}.{attempt - 1}")
         for name in ("state.json", "exit.json", "kill.json"):
@@ -109,7 +111,8 @@ def poll(job_dir: Path, seen: Json) -> bytes:
     """One JSON line (the state, sizes, how many bytes follow), then new log bytes, then new event bytes.
 
     `seen`: log_offset, log_inode, event_offset and attempt of the poll before. Offsets in an earlier attempt's files,
-    in a log that was rotated away, or behind the end of a truncated one mean 0.
+    in a log that was rotated away, or behind the end of a truncated one mean 0. With `look`, the answer tells also what
+    the job's processes do (standstill.look); it takes seconds.
     """
     state = read_state(job_dir)
     if state["status"] == "running" and not state["supervised"]:
@@ -117,6 +120,7 @@ def poll(job_dir: Path, seen: Json) -> bytes:
             state = read_state(job_dir)
             if state["status"] == "running" and not state["supervised"]:
                 _start_supervisor(job_dir, "adopt", state["attempt"])
+    wants_look = seen.get("look", False)
     if state.get("attempt") != seen.get("attempt"):
         seen = {}
     log, log_offset, log_stat = read_from(job_dir / "log", seen.get("log_offset", 0), seen.get("log_inode"))
@@ -124,6 +128,8 @@ def poll(job_dir: Path, seen: Json) -> bytes:
     header = {
         "state": state,
         "boottime": boottime(),
+        "gpus": last_sample(job_dir),
+        "standstill": look(job_dir, own_session(state)) if wants_look else None,
         "log": {"offset": log_offset, "num_bytes": len(log), "size": log_stat.st_size, "inode": log_stat.st_ino},
         "events": {"offset": event_offset, "num_bytes": len(events), "size": event_stat.st_size},
     }
