@@ -82,10 +82,10 @@ async def test_kill_over_ssh(ssh_host, job):
         shell.run(endless).require_success("putting", shell.host)
         shell.run(job.launch_command(1, 60.0, False)).require_success("launching", shell.host)
         shell.run(job.kill_command(0)).require_success("killing what an earlier clear started", shell.host)
-        poll = parse_poll(shell.ask(job.poll_command(Seen())))
+        poll = parse_poll(shell.ask(job.poll_command(Seen().as_question())))
         assert poll.state.verdict is Verdict.RUNNING
         shell.run(job.kill_command(1)).require_success("killing", shell.host)
-        poll = parse_poll(shell.ask(job.poll_command(Seen())))
+        poll = parse_poll(shell.ask(job.poll_command(Seen().as_question())))
     assert (poll.state.verdict, poll.state.reason, poll.state.signal) == (Verdict.FAILED, "killed", 15)
 
 
@@ -125,12 +125,12 @@ def test_what_login_scripts_print_is_no_answer(ssh_host, job, tmp_path):
         bring_code(shell, job)
         launched = shell.run(job.launch_command(0, 60.0, False)).require_json("launching", shell.host)
         assert launched["launched"] is True
-        assert parse_poll(shell.ask(job.poll_command(Seen()))).state.attempt == 1
+        assert parse_poll(shell.ask(job.poll_command(Seen().as_question()))).state.attempt == 1
 
 
 async def test_a_poll_that_fails_on_the_host_says_what_the_host_said(ssh_host, job):
     with paramiko_shell(ssh_host) as shell, pytest.raises(PollFailed, match=r"status 1.*No module named"):
-        shell.ask(job.poll_command(Seen()))
+        shell.ask(job.poll_command(Seen().as_question()))
     async with asyncssh_shell(ssh_host) as watcher, watcher.dialogue(job.follow_command()) as follower:
         with pytest.raises(PollFailed, match=r"status 1.*No module named"):
             await follower.ask(Seen().as_question())

@@ -227,3 +227,13 @@ async def test_a_stalled_job_is_looked_at_on_the_host_and_the_task_log_says_what
         assert not watch.has_more
         assert watch.take(replace(now, boottime=later.boottime + 60)) == []
         assert watch.progress()["verdict"] == "stalled"
+
+
+async def test_a_job_that_warns_all_the_time_does_not_fill_the_task_log(watched) -> None:
+    """Seen to fail (200 lines) without the ration of lines."""
+    warn = """for i in $(seq 200); do echo '{"v": 1, "up": 1, "kind": "warning", "text": "odd row '$i'"}'; done"""
+    await watched.launch(f"{warn} >> $EAGLE3_JOB_DIR/events.jsonl; sleep 3; finish")
+    outcome = await watched.watch()
+    assert outcome["verdict"] == "finished"
+    assert 10 < len([line for line in watched.told if line.startswith("warning: odd row")]) <= 20
+    assert watched.told[-1].startswith("finished")

@@ -1,4 +1,4 @@
-"""The host's history.jsonl, as steps write and read it: a real load in vLLM, and what the next run expects of its own."""
+"""The host's history.jsonl as steps write and read it: a real load in vLLM, and what the next run expects of its own."""
 
 import json
 import random

@@ -15,6 +15,7 @@ from eagle3.orchestrate.watch import JobWatch
 
 MAX_RETRY_SECONDS = 30.0
 POLL_FAILS_SECONDS = 600.0
+MAX_SILENT_WORD_SECONDS = 600.0  # an outage is told at once, then ever more rarely
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,14 @@ async def poll_until_over(
     """The outcome of `watch` (see `JobWatch.outcome`), or the verdict `refused` or `unreachable` with a message.
 
     Polls when news are due by the job's own pace, at the latest after `poll_seconds`, so that no end goes unnoticed for
-    longer. A host that cannot be reached is no failure of the job: the polling goes on for `unreachable_seconds` without a
-    single answer, and for POLL_FAILS_SECONDS where the host answers but the polling fails there.
+    longer. A host that cannot be reached is no failure of the job: the polling goes on for `unreachable_seconds` without
+    a single answer, and for POLL_FAILS_SECONDS where the host answers but the polling fails there.
     """
-    last_answer = time.monotonic()
+    last_answer, next_word = time.monotonic(), 0.0
 
     def answered() -> None:
-        nonlocal last_answer
-        last_answer = time.monotonic()
+        nonlocal last_answer, next_word
+        last_answer, next_word = time.monotonic(), 0.0
 
     while True:
         try:
@@ -64,8 +65,10 @@ async def poll_until_over(
                     f"{watch.look_further}"
                 )
                 return {"verdict": str(Verdict.UNREACHABLE), "message": message}
-            what = "no answer" if isinstance(error, PollFailed) else "unreachable"
-            listener.tell(f"{what} for {silent_seconds:.0f} s, the job goes on: {error}")
+            if silent_seconds >= next_word:
+                what = "no answer" if isinstance(error, PollFailed) else "unreachable"
+                listener.tell(f"{what} for {silent_seconds:.0f} s, the job goes on: {error}")
+                next_word = silent_seconds + min(MAX_SILENT_WORD_SECONDS, max(1.0, silent_seconds))
             await asyncio.sleep(min(MAX_RETRY_SECONDS, max(poll_seconds, silent_seconds / 4)))
 
 

@@ -18,6 +18,7 @@ from eagle3.pipeline.failures import Evidence
 from eagle3.pipeline.gpu_health import gpu_troubles
 from eagle3.pipeline.log_lines import LineSplitter
 from eagle3.pipeline.progress import Progress
+from eagle3.pipeline.ration import Ration
 from eagle3.pipeline.secrets import redact
 from eagle3.pipeline.standstill import describe
 from eagle3.pipeline.steps import step_named
@@ -51,6 +52,7 @@ class JobWatch:
         self._waiting_for: str | None = None
         self._phases: set[str] = set(state.get("phases", []))
         self._worked_in: str = state.get("worked_in", "")
+        self._ration = Ration(**state.get("ration", {}))
         self._now = 0.0
 
     def as_state(self) -> dict[str, Any]:
@@ -69,6 +71,7 @@ class JobWatch:
             "gpu_troubles": self._gpu_troubles,
             "phases": sorted(self._phases),
             "worked_in": self._worked_in,
+            "ration": asdict(self._ration),
         }
 
     def poll_command(self) -> Command:
@@ -104,7 +107,12 @@ class JobWatch:
         if poll.state.verdict is Verdict.WAITING and poll.state.waiting_for != self._waiting_for:
             self._waiting_for = poll.state.waiting_for
             lines.append(f"waiting for the host's GPUs, which {self._waiting_for or 'another job'} uses")
-        lines += self._due_reports(now) + self._hardware()
+        lines += self._report(now)
+        if self.is_over:
+            self._stalled_phase = None
+        else:
+            lines = self._ration.admit(lines, now) + self._stall(now)
+        lines += self._hardware()
         if poll.standstill:
             lines += describe(poll.standstill)
         return [redact(line) for line in lines]
@@ -143,18 +151,16 @@ class JobWatch:
         line = self._progress.report(now)
         return [", ".join([line, *(f"{name} {value}" for name, value in self._metrics.items())])] if line else []
 
-    def _due_reports(self, now: float) -> list[str]:
+    def _stall(self, now: float) -> list[str]:
+        """A line when the job begins to stand still; the next poll then asks what its processes do."""
         assert self._progress is not None
-        lines = self._report(now)
-        stall = self._progress.stall(now, self._step.stall_seconds) if not self.is_over else None
-        if stall and stall.phase != self._stalled_phase:
-            lines.append(
-                f"stalled in {stall.phase}: no progress for {stall.age_seconds:.0f} s of {stall.limit_seconds:.0f}. "
-                f"{self.look_further}"
-            )
-        self._wants_look = stall is not None and stall.phase != self._stalled_phase
-        self._stalled_phase = stall.phase if stall else None
-        return lines
+        stall = self._progress.stall(now, self._step.stall_seconds)
+        before, self._stalled_phase = self._stalled_phase, stall.phase if stall else None
+        self._wants_look = stall is not None and stall.phase != before
+        if not stall or not self._wants_look:
+            return []
+        limits = f"no progress for {stall.age_seconds:.0f} s of {stall.limit_seconds:.0f}"
+        return [f"stalled in {stall.phase}: {limits}. {self.look_further}"]
 
     def _hardware(self) -> list[str]:
         """A line for each new trouble of the GPUs."""

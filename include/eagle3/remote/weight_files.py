@@ -60,7 +60,7 @@ def read_weight_files(model_dir: Path) -> list[WeightFile]:
 
 
 def shard_sizes(model_dir: Path) -> list[int]:
-    """Bytes of each shard in the order in which vLLM loads them, by the numbers in their names; [] when one is missing."""
+    """Bytes of each shard in vLLM's order of loading, by the numbers in their names; [] when one is missing."""
     try:
         names = sorted(_expected_tensors(model_dir), key=_natural_key)
         return [(model_dir / name).stat().st_size for name in names]
