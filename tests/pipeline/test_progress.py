@@ -123,7 +123,8 @@ def test_the_eta_counts_down_between_shards_but_by_one_shard_at_most() -> None:
     progress = Progress.begin(0.0)
     for done in range(11):
         feed(progress, bar(done, 20 * done), 20.0 * done)
-    assert [round(progress.eta(200.0 + wait).seconds) for wait in (0, 15, 300)] == [1080, 1065, 1060]  # type: ignore[union-attr]
+    etas = [progress.eta(200.0 + wait) for wait in (0, 15, 300)]
+    assert [round(eta.seconds) for eta in etas if eta] == [1080, 1065, 1060]
 
 
 def test_until_there_is_a_pace_the_bars_own_estimate_is_shown() -> None:

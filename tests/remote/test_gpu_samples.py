@@ -1,5 +1,7 @@
-"""What the supervisor keeps of the GPUs, and a look at a job that stands still. nvidia-smi and py-spy are stand-ins that
-refuse what the real ones would."""
+"""What the supervisor keeps of the GPUs, and a look at a job that stands still.
+
+The stand-ins for nvidia-smi and py-spy refuse what the real ones would.
+"""
 
 import json
 import os

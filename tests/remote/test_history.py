@@ -1,4 +1,4 @@
-"""The host's history.jsonl as steps write and read it: a real load in vLLM, and what the next run expects of its own."""
+"""The host's history.jsonl as steps write and read it: a real load in vLLM, and what the next run expects."""
 
 import json
 import random
@@ -62,7 +62,8 @@ def expected(job_dir: Path) -> dict[str, Any]:
 def test_a_run_expects_what_the_last_one_took(extract: Any, tmp_path: Path) -> None:
     first = extract("first")
     sizes = expected(first)["shard_bytes"]
-    assert sizes == [path.stat().st_size for path in sorted((tmp_path / "models" / "toy-qwen3-moe").glob("*.safetensors"))]
+    shards = sorted((tmp_path / "models" / "toy-qwen3-moe").glob("*.safetensors"))
+    assert sizes == [path.stat().st_size for path in shards]
     assert expected(first)["last_times"] == {}
     with open(tmp_path / "history.jsonl", "a") as history:
         history.write('{"v": 2, "step": "cut by a full di')

@@ -38,8 +38,8 @@ async def poll_until_over(
     """The outcome of `watch` (see `JobWatch.outcome`), or the verdict `refused` or `unreachable` with a message.
 
     Polls when news are due by the job's own pace, at the latest after `poll_seconds`, so that no end goes unnoticed for
-    longer. A host that cannot be reached is no failure of the job: the polling goes on for `unreachable_seconds` without
-    a single answer, and for POLL_FAILS_SECONDS where the host answers but the polling fails there.
+    longer. A host that cannot be reached is no failure of the job: the polling goes on for `unreachable_seconds`
+    without a single answer, and for POLL_FAILS_SECONDS where the host answers but the polling fails there.
     """
     last_answer, next_word = time.monotonic(), 0.0
 

@@ -23,7 +23,8 @@ def describe(look: dict[str, Any]) -> list[str]:
     lines = [f"looked on the host: {_reason(look)} ({'; '.join(seen)})"]
     for process in processes[:1]:
         where = f", in {process['waits_in']}" if process["waits_in"] else ""
-        lines.append(f"busiest of {len(processes)}: {process['name']} (pid {process['pid']}, {process['state']}{where})")
+        what = f"{process['name']} (pid {process['pid']}, {process['state']}{where})"
+        lines.append(f"busiest of {len(processes)}: {what}")
     if look["stack"]:
         lines.append(f"Python stands in: {look['stack']}")
     return lines
