@@ -95,7 +95,8 @@ class EventWriter:
         if self._phase:
             record = self._time_of(self._phase[0])
             before = done if self._counted_from is None else self._counted_from
-            record.update(done=record["done"] + done - before, unit=unit)
+            record["done"] += done - before
+            record["unit"] = unit
             self._counted_from = done
         self._emit("progress", done=done, total=total, unit=unit)
 
