@@ -217,7 +217,8 @@ async def test_a_stalled_job_is_looked_at_on_the_host_and_the_task_log_says_what
         assert not watch.has_more
         assert watch.seconds_to_next_poll(at_most=9) == 3.5  # nothing is known of its pace
         later = replace(now, boottime=now.boottime + 3600)
-        (stalled,) = watch.take(later)
+        quiet, stalled = watch.take(later)
+        assert quiet == "starting, for 60.0 min"
         assert stalled.startswith("stalled in starting: no progress for 3600 s of 900")
         assert watch.has_more
         answer = parse_poll(await host.ask(watch.question()))
