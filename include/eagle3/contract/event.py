@@ -68,8 +68,12 @@ class EventWriter:
         self._emit("started", step=step)
 
     def expected(self, last_times: dict[str, "PhaseTime"], shard_bytes: list[int]) -> None:
-        """What the step's phases took last time on this host, and the bytes of the target's shards in load order."""
-        self._emit("expected", last_times=last_times, shard_bytes=shard_bytes)
+        """What the step's phases took last time on this host, and the bytes of the target's shards in load order.
+
+        For the reader that computes an ETA: a person who runs a step by hand is not shown it.
+        """
+        if self._file:
+            self._emit("expected", last_times=last_times, shard_bytes=shard_bytes)
 
     def phase(self, name: str) -> None:
         self.end_phases()
